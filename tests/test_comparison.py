@@ -383,10 +383,7 @@ def test_a_resumed_comparison_takes_its_own_data_and_settings(finished, folder):
 
 @pytest.mark.parametrize(
     ("changed", "words"),
-    [
-        (("--augment", "none"), "augment is auto, got none"),
-        (("--epochs", 2), "epochs is 1, got 2"),
-    ],
+    [(("--augment", "none"), "augment is auto, got none"), (("--epochs", 2), "epochs is 1, got 2")],
 )
 def test_a_resumed_comparison_refuses_other_settings(finished, changed, words):
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}

@@ -344,8 +344,8 @@ def test_health_metrics_and_the_card(client):
     page = client.get("/").text
     assert "&lt;dog&gt;" in page
     assert "labels" in page
-    assert "<th>accuracy</th><td>93.00%</td>" in page
-    assert "<th>calibration error</th><td>0.023</td>" in page
+    assert "<th>accuracy</th><td>0.93</td>" in page
+    assert "<th>ece</th><td>0.0233</td>" in page
     assert "http" not in page  # nothing comes from elsewhere
     form = re.search(
         '<form action="(.*?)" method="post" enctype="multipart/form-data"><input type="file" name="(.*?)"', page

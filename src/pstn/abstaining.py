@@ -51,16 +51,14 @@ class Typicality:
 
     def __post_init__(self) -> None:
         try:
-            shapes = {name: np.asarray(value, np.float64).shape for name, value in vars(self).items()}
-            finite = all(np.isfinite(np.asarray(value, np.float64)).all() for value in vars(self).values())
+            held = {name: np.asarray(value, np.float64) for name, value in vars(self).items()}
         except (TypeError, ValueError):
             raise ValueError("typicality must hold lists of numbers") from None
-        width = len(self.transform)
-        wanted = {"transform": (width, width), "means": (len(self.means), width), "centre": (2,), "spread": (2,)}
-        if not finite or {**shapes, **wanted} != shapes or len(shapes["scores"]) != 1 or not len(self.scores):
-            raise ValueError(f"typicality must hold finite numbers of shapes that fit, got {shapes}")
-        if not len(self.means) or width * (width + len(self.means)) > _MOST:
-            raise ValueError(f"typicality must hold 1 to {_MOST:,} numbers, got {shapes}")
+        width, classes = len(self.transform), len(self.means)
+        wanted = [(width, width), (classes, width), (2,), (2,), (len(self.scores),)]
+        fits = [array.shape for array in held.values()] == wanted and 0 < width * (width + classes) <= _MOST
+        if not fits or not classes or not self.scores or not all(np.isfinite(a).all() for a in held.values()):
+            raise ValueError(f"typicality must hold 1 to {_MOST:,} finite numbers, of shapes that fit")
         for name, value in vars(self).items():
             object.__setattr__(self, name, tuple(tuple(v) if isinstance(v, list) else v for v in value))
 
@@ -99,17 +97,13 @@ class Typicality:
 
     def score(self, probs: npt.ArrayLike, theta: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
         """The score, higher for what is less typical: (N, K) and (S, N, D) -> (N,)."""
-        distance = _distance(_describe(probs, theta), *self._arrays)
-        terms = np.stack([distance, _odds(probs)], -1)
-        total: npt.NDArray[np.float64] = ((terms - self.centre) / self.spread).sum(-1)
-        return total
+        terms = np.stack([_distance(_describe(probs, theta), *self._arrays), _odds(probs)], -1)
+        return np.asarray(((terms - self.centre) / self.spread).sum(-1))
 
     def share(self, probs: npt.ArrayLike, theta: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
         """The share of held-out examples that are less typical: (N, K) and (S, N, D) -> (N,), from 0 to 1."""
-        below: npt.NDArray[np.float64] = np.interp(
-            self.score(probs, theta), self.scores, np.linspace(0, 1, len(self.scores))
-        )
-        return 1 - below
+        quantiles = np.linspace(0, 1, len(self.scores))
+        return 1 - np.interp(self.score(probs, theta), self.scores, quantiles)
 
 
 def _describe(probs: npt.ArrayLike, theta: npt.ArrayLike | None) -> npt.NDArray[np.float64]:
@@ -125,8 +119,7 @@ def _describe(probs: npt.ArrayLike, theta: npt.ArrayLike | None) -> npt.NDArray[
 def _odds(probs: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """The logarithm of the odds that the most probable class is wrong, (N, K) -> (N,)."""
     best = np.asarray(probs, np.float64).max(-1)
-    odds: npt.NDArray[np.float64] = np.log((1 - best).clip(1e-9)) - np.log(best)
-    return odds
+    return np.asarray(np.log((1 - best).clip(1e-9)) - np.log(best))
 
 
 def _fit(x: npt.NDArray[np.float64], y: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -145,9 +138,7 @@ def _distance(
     x: npt.NDArray[np.float64], transform: npt.NDArray[np.float64], means: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """The logarithm of the squared distance to the nearest mean, (N, V) -> (N,)."""
-    squares = (((x @ transform)[..., None, :] - means) ** 2).sum(-1).min(-1)
-    distance: npt.NDArray[np.float64] = np.log(squares.clip(1e-12))
-    return distance
+    return np.asarray(np.log((((x @ transform)[..., None, :] - means) ** 2).sum(-1).min(-1).clip(1e-12)))
 
 
 @dataclass(frozen=True)
@@ -185,26 +176,20 @@ class Abstention:
             raise TypeError(f"typicality must be a pstn.abstaining.Typicality, got {type(self.typicality).__name__}")
         if self.samples not in (None, "modes") and (type(self.samples) is not int or self.samples < 1):
             raise ValueError(f'samples must be at least 1, or "modes", got {self.samples!r:.50}')
-        limits = {"threshold": _NEVER, "quantile": 1.0, "accuracy": 1.0, "coverage": 1.0}
-        for name, high in limits.items():
+        for name, high in {"threshold": _NEVER, "quantile": 1.0}.items():
             value = getattr(self, name)
-            if value is None and name in ("accuracy", "coverage"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= high:
+            if not isinstance(value, int | float) or not 0 <= value <= high:
                 raise ValueError(f"{name} must be a number from 0 to {high:g}, got {value!r:.50}")
-            if name in ("accuracy", "coverage") and not 0 < value < 1:
-                raise ValueError(f"{name} must be above 0 and below 1, got {value}")
+        for name in ("accuracy", "coverage"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | float) or not 0 < value < 1):
+                raise ValueError(f"{name} must be above 0 and below 1, got {value!r:.50}")
 
     @classmethod
     def find(
-        cls,
-        probs: npt.ArrayLike,
-        y: npt.ArrayLike,
-        *,
-        accuracy: float | None = None,
-        coverage: float | None = None,
+        cls, probs: npt.ArrayLike, y: npt.ArrayLike, *, accuracy: float | None = None, coverage: float | None = None,
         theta: npt.ArrayLike | None = None,
-    ) -> Abstention:
+    ) -> Abstention:  # fmt: skip
         """Choose the threshold and the quantile on examples that the model was not trained on.
 
         The threshold is the lowest that leaves `accuracy` among the answers given. The quantile is that of split

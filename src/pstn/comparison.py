@@ -97,14 +97,12 @@ class Scored(NamedTuple):
 
     def right(self, y: Tensor) -> npt.NDArray[np.float64]:
         """(N,), how often each example was answered right, by the seeds."""
-        values: npt.NDArray[np.float64] = (self.log_probs.argmax(-1) == y).double().mean(0).numpy()
-        return values
+        return (self.log_probs.argmax(-1) == y).double().mean(0).numpy()
 
     def loss(self, y: Tensor) -> npt.NDArray[np.float64]:
         """(N,), the mean negative log-likelihood of each example."""
         picked = self.log_probs.double().clamp_min(-100).gather(-1, y.expand(len(self.log_probs), -1)[..., None])
-        values: npt.NDArray[np.float64] = -picked.squeeze(-1).mean(0).numpy()
-        return values
+        return -picked.squeeze(-1).mean(0).numpy()
 
 
 class Interval(NamedTuple):

@@ -47,13 +47,9 @@ def uniform_bounds(u: Tensor) -> Tensor:
 
 
 def draw_noise(
-    samples: int,
-    shape: tuple[int, ...],
-    *,
-    method: SamplingMethod = "iid",
-    generator: torch.Generator | None = None,
+    samples: int, shape: tuple[int, ...], *, method: SamplingMethod = "iid", generator: torch.Generator | None = None,
     device: torch.device | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Uniform noise strictly inside (0, 1), float32.
 
     Every method gives each value the uniform distribution; they differ in how the S values of one input relate.
@@ -233,13 +229,9 @@ class BatchOrder:
     """
 
     def __init__(
-        self,
-        seeds: Sequence[int],
-        subsets: Sequence[Tensor],
-        batch: int,
-        steps_per_epoch: int,
+        self, seeds: Sequence[int], subsets: Sequence[Tensor], batch: int, steps_per_epoch: int,
         device: torch.device | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         longest = max(len(subset) for subset in subsets)
         self._batch, self._steps = batch, steps_per_epoch
         self._keys = stream_keys(seeds, "order", device=device)

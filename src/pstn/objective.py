@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar, final
+from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -15,32 +15,10 @@ from pstn.distributions import PointPosterior, Prior, ThetaDistribution
 from pstn.distributions.base import by_kind, chosen_prior
 from pstn.uncertainty import require_labels
 
-__all__ = ["HasPosterior", "Loss", "LossFunction", "class_log_likelihood", "elbo_loss", "elbo_parts", "pose_loss"]
+__all__ = ["Loss", "LossFunction", "class_log_likelihood", "elbo_loss", "elbo_parts", "pose_loss"]
 
 
-class HasPosterior(Protocol):
-    """Anything that carries a posterior: a prediction, or what a layer returns."""
-
-    @property
-    def posterior(self) -> ThetaDistribution:
-        """The distribution over theta, one per input."""
-        ...
-
-
-P = TypeVar("P", bound=HasPosterior)
-Target = TypeVar("Target")
-
-
-class HasSampleLogProbs(HasPosterior, Protocol):
-    """A classifier's prediction."""
-
-    @property
-    def sample_log_probs(self) -> Tensor:
-        """(S, B, K)."""
-        ...
-
-
-def class_log_likelihood(prediction: HasSampleLogProbs, y: Tensor) -> Tensor:
+def class_log_likelihood(prediction: Any, y: Tensor) -> Tensor:
     """The log-likelihood log p(y | T_theta_s(x)) of each sample.
 
     Args:
@@ -52,7 +30,7 @@ def class_log_likelihood(prediction: HasSampleLogProbs, y: Tensor) -> Tensor:
     """
     if not hasattr(prediction, "sample_log_probs"):
         raise TypeError(f"prediction must be what a PSTN returns, got {type(prediction).__name__}")
-    log_probs = prediction.sample_log_probs
+    log_probs: Tensor = prediction.sample_log_probs
     y = require_labels(y, log_probs.shape[1:])
     index = y[None, :, None].expand(log_probs.shape[0], -1, 1)
     return log_probs.gather(-1, index)[..., 0]
@@ -74,17 +52,10 @@ LossFunction = Callable[..., Any]
 
 
 def elbo_loss(
-    prediction: P,
-    y: Target,
-    kl_weight: float | Tensor,
-    *,
-    # The default fits predictions of classes and no other P: mypy has no default for one type variable alone.
-    log_likelihood: Callable[[P, Target], Tensor] = class_log_likelihood,  # type: ignore[assignment]
-    prior: Prior | None = None,
-    alpha0: float | None = None,
-    beta0: float | None = None,
-    weights: Tensor | None = None,
-) -> Tensor:
+    prediction: Any, y: Any, kl_weight: float | Tensor, *,
+    log_likelihood: Callable[[Any, Any], Tensor] = class_log_likelihood, prior: Prior | None = None,
+    alpha0: float | None = None, beta0: float | None = None, weights: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     r"""The negative ELBO, to be minimised: -(1/S) sum_s log p(y | T_theta_s(x)) + w KL(q || p), averaged over inputs.
 
     The KL is averaged over the D parameters too, where the paper writes a sum: the values of w that the authors used
@@ -126,14 +97,9 @@ def elbo_loss(
 
 
 def elbo_parts(
-    output: Any,
-    y: Any,
-    kl_weight: float | Tensor,
-    weights: Tensor | None = None,
-    *,
-    log_likelihood: Callable[..., Tensor] = class_log_likelihood,
-    prior: Prior | None = None,
-) -> Loss:
+    output: Any, y: Any, kl_weight: float | Tensor, weights: Tensor | None = None, *,
+    log_likelihood: Callable[..., Tensor] = class_log_likelihood, prior: Prior | None = None,
+) -> Loss:  # fmt: skip
     """The negative ELBO with its two terms: what `elbo_loss` returns the total of, and what trainers report.
 
     Args:
@@ -154,10 +120,9 @@ def elbo_parts(
     if log_p.dim() != 2 or log_p.shape[1] != batch:
         raise ValueError(f"log_likelihood must return shape (S, B) with B = {batch}, got {tuple(log_p.shape)}")
     log_weights = getattr(output, "log_weights", None)
-    if log_weights is None or not posterior.weighted:
-        nll = -_weighted(log_p, weights).mean()
-    else:
-        nll = -_weighted((log_weights.exp() * log_p).sum(0), weights).mean()
+    if log_weights is not None and posterior.weighted:
+        log_p = (log_weights.exp() * log_p).sum(0)
+    nll = -_weighted(log_p, weights).mean()
     kl = _weighted(posterior.kl(prior).mT, weights).mean()
     return Loss(nll + kl_weight * kl, nll, kl)
 

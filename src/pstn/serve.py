@@ -54,14 +54,6 @@ _REFUSALS = {
     408: "The request took too long to arrive", 413: "The request is too large",
     429: "Too many requests of this client", 503: "The server has more to do than it can",
 }  # fmt: skip
-_SCORES = {
-    "accuracy": ("accuracy", ".2%"), "nll": ("NLL", ".3f"), "ece": ("calibration error", ".3f"),
-    "risk_coverage_area": ("area under the risk–coverage curve", ".4f"), "answered": ("share that is answered", ".2%"),
-    "accuracy_answered": ("accuracy of the answers given", ".2%"), "set_size": ("classes in a set, on average", ".2f"),
-    "set_coverage": ("share of sets that hold the true class", ".2%"),
-    "atypical": ("share that is unlike the held-out examples", ".2%"),
-}  # fmt: skip
-"""How the scores of `pstn evaluate` are called on the card, and their formats."""
 _REMEMBERED = 10_000  # clients whose rate is watched; the longest silent are forgotten
 
 
@@ -199,15 +191,9 @@ class Guard:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        most_bytes: int,
-        seconds: float,
-        rate: float,
-        count: Callable[[str, int, float], None],
-        check: Callable[[str, bytearray], None],
-    ) -> None:
+        self, app: ASGIApp, *, most_bytes: int, seconds: float, rate: float,
+        count: Callable[[str, int, float], None], check: Callable[[str, bytearray], None],
+    ) -> None:  # fmt: skip
         self.app, self.most_bytes, self.seconds, self.rate = app, most_bytes, seconds, rate
         self.count, self.check = count, check
         self._clients: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens left, and when
@@ -348,13 +334,9 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 def create_app(
-    path: str | os.PathLike[str] | None = None,
-    *,
-    most_bytes: int = limits.SERVE_BYTES,
-    seconds: float = limits.SERVE_SECONDS,
-    rate: float = limits.SERVE_RATE,
-    names: list[str] | None = None,
-) -> FastAPI:
+    path: str | os.PathLike[str] | None = None, *, most_bytes: int = limits.SERVE_BYTES,
+    seconds: float = limits.SERVE_SECONDS, rate: float = limits.SERVE_RATE, names: list[str] | None = None,
+) -> FastAPI:  # fmt: skip
     """The application: POST /predict and /predict/images, GET /, /health, /metrics, /docs and /openapi.json.
 
     Args:
@@ -373,14 +355,12 @@ def create_app(
         from prometheus_client.multiprocess import MultiProcessCollector
 
         MultiProcessCollector(registry)
-        counted = None
+        own: dict[str, Any] = {"registry": None}
     else:
-        counted = registry
-    requests = prometheus_client.Counter(
-        "pstn_requests", "Requests by path and status", ["path", "status"], registry=counted
-    )
-    answered = prometheus_client.Counter("pstn_inputs", "Inputs that were classified", registry=counted)
-    latency = prometheus_client.Histogram("pstn_request_seconds", "Time of a request", ["path"], registry=counted)
+        own = {"registry": registry}
+    requests = prometheus_client.Counter("pstn_requests", "Requests by path and status", ["path", "status"], **own)
+    answered = prometheus_client.Counter("pstn_inputs", "Inputs that were classified", **own)
+    latency = prometheus_client.Histogram("pstn_request_seconds", "Time of a request", ["path"], **own)
 
     app = FastAPI(title="pstn", description=f"A classifier of {kind}.", version=__version__)
     routes = {"/", "/health", "/metrics", "/predict", "/predict/images", "/docs", "/openapi.json"}
@@ -418,9 +398,7 @@ def create_app(
         if count > limits.SERVE_INPUTS:
             raise HTTPException(422, f"{name} must be at most {limits.SERVE_INPUTS} at once, got {count}")
 
-    refusals: dict[int | str, dict[str, Any]] = {
-        status: {"description": reason} for status, reason in _REFUSALS.items()
-    }
+    refusals: dict[int | str, dict[str, Any]] = {status: {"description": why} for status, why in _REFUSALS.items()}
     post = partial(app.post, response_model=Predictions, response_model_exclude_unset=True, responses=refusals)
 
     @post("/predict")
@@ -473,9 +451,8 @@ def create_app(
     @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> PlainTextResponse:
         """Counts and times in Prometheus' format."""
-        return PlainTextResponse(
-            prometheus_client.generate_latest(registry), media_type=prometheus_client.CONTENT_TYPE_LATEST
-        )
+        text, kind = prometheus_client.generate_latest(registry), prometheus_client.CONTENT_TYPE_LATEST
+        return PlainTextResponse(text, media_type=kind)
 
     @app.get("/", response_class=HTMLResponse)
     def card() -> str:
@@ -498,10 +475,7 @@ def _card(about: dict[str, Any], kind: str) -> str:
         "samples": about.get("samples", "the mean transformation"),
         "abstention": Abstention(**rule) if (rule := about.get("abstention")) else "",
     }  # fmt: skip
-    scores = {}
-    for name, value in about.get("metrics", {}).items():
-        label, digits = _SCORES.get(name, (name, ".4g"))
-        scores[label] = "" if value is None else format(value, digits)
+    scores = {name: f"{value:.4g}" for name, value in about.get("metrics", {}).items() if value is not None}
     form = (
         '<h2>Try it</h2><form action="predict/images" method="post" enctype="multipart/form-data">'
         '<input type="file" name="files" accept="image/*" multiple required> <button>Classify</button></form>'
@@ -512,7 +486,7 @@ def _card(about: dict[str, Any], kind: str) -> str:
         '<meta name="viewport" content="width=device-width"><style>body{font:16px/1.5 sans-serif;max-width:44rem;'
         "margin:2rem auto;padding:0 1rem}th{text-align:left;padding-right:1rem}td,th{vertical-align:top}"
         "code{background:#eee;padding:.2em}</style>"
-        f"<h1>A classifier of {kind}</h1>{_table(facts)}{'<h2>Scores</h2>' * any(scores.values())}{_table(scores)}"
+        f"<h1>A classifier of {kind}</h1>{_table(facts)}{'<h2>Scores</h2>' * bool(scores)}{_table(scores)}"
         f"{form * (kind == 'images')}<p><code>{ask}</code></p>"
         '<p><a href="docs">Interface</a> · <a href="openapi.json">OpenAPI</a> · <a href="metrics">Metrics</a></p>'
         "</html>"
@@ -520,25 +494,15 @@ def _card(about: dict[str, Any], kind: str) -> str:
 
 
 def _table(facts: dict[str, Any]) -> str:
-    rows = (
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
-        for name, value in facts.items()
-        if value
-    )
-    return f"<table>{''.join(rows)}</table>"
+    cells = ((html.escape(name), html.escape(str(value))) for name, value in facts.items() if value)
+    return f"<table>{''.join(f'<tr><th>{name}</th><td>{value}</td></tr>' for name, value in cells)}</table>"
 
 
 def serve(
-    path: str | os.PathLike[str],
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    workers: int = 1,
-    rate: float = limits.SERVE_RATE,
-    most_bytes: int = limits.SERVE_BYTES,
-    names: list[str] | None = None,
+    path: str | os.PathLike[str], *, host: str = "127.0.0.1", port: int = 8000, workers: int = 1,
+    rate: float = limits.SERVE_RATE, most_bytes: int = limits.SERVE_BYTES, names: list[str] | None = None,
     proxies: list[str] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Serve an ONNX file until the process is stopped; requests that were accepted are answered first.
 
     Args:

@@ -10,19 +10,9 @@ from torch import Tensor
 from pstn._checks import can_inspect_values, require_finite, require_floating, require_positive_int, require_tensor
 
 __all__ = [
-    "ReliabilityCurve",
-    "RiskCoverageCurve",
-    "accuracy",
-    "brier_score",
-    "calibration_error",
-    "entropy",
-    "log_mean_exp",
-    "mutual_information",
-    "negative_log_likelihood",
-    "reliability_curve",
-    "require_labels",
-    "risk_coverage_curve",
-]
+    "ReliabilityCurve", "RiskCoverageCurve", "accuracy", "brier_score", "calibration_error", "entropy", "log_mean_exp",
+    "mutual_information", "negative_log_likelihood", "reliability_curve", "require_labels", "risk_coverage_curve",
+]  # fmt: skip
 
 
 def entropy(log_probs: Tensor) -> Tensor:

@@ -37,13 +37,9 @@ _VMAP_WANTS_INPUT_GRADIENT = tuple(int(part) for part in torch.__version__.split
 
 
 def warp(
-    x: Tensor,
-    grid: Tensor,
-    fill: Fill = 0.0,
-    *,
-    mode: InterpolationMode = "bilinear",
+    x: Tensor, grid: Tensor, fill: Fill = 0.0, *, mode: InterpolationMode = "bilinear",
     padding_mode: PaddingMode = "zeros",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Sample `x` at the coordinates in `grid`: series, images and volumes alike.
 
     S grids per input are read in one pass; the input is neither repeated nor, in the backward pass, accumulated in S
