@@ -371,7 +371,7 @@ def _fit_linear(folder: Path, source: Source, settings: TrainSettings) -> Scored
         model.save_pretrained(runs.model_folder(folder, number), about=runs.make_about(own, source, number))
     write_settings(folder / runs.SETTINGS, own)  # as of a run: which examples it is scored on
     if source.parts is not None:
-        source.parts.save(folder, valid)
+        source.parts.save(folder)
     runs.remember_run(folder, settings.data)
     return _ask(models, "linear", source, settings, seconds)
 
