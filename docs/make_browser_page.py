@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pstn
-from pstn.app import POSES
+from pstn.app import SHIPPED
 from pstn.data import load_digits
 from pstn.export import export_onnx
 
@@ -31,7 +31,7 @@ def assemble(target: Path, runtime: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for path in (*(SOURCE / name for name in PAGE), *(runtime / name for name in RUNTIME)):
         shutil.copy(path, target)
-    model = pstn.from_pretrained(POSES / "pstn")
+    model = pstn.from_pretrained(SHIPPED / "poses" / "pstn")
     cnn = model.classifier  # which the localizer was taught without
     cnn.about = model.about
     export_onnx(cnn, target / "cnn.onnx")

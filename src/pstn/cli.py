@@ -826,7 +826,7 @@ def serve_app(
     model: Annotated[str | None, typer.Argument(help="A model of yours to show instead of the page's own.")] = None,
     inputs: Annotated[list[Path] | None, typer.Argument(help="Images, folders, or tables to begin with.")] = None,
     allow: _Allow = None,
-    models: Annotated[Path | None, typer.Option(help="Folder of `pstn demo`; else models are trained once.")] = None,
+    models: Annotated[Path | None, typer.Option(help="Folder of `pstn demo`, for other models of little data.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for the whole network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
     name: Annotated[_Names, typer.Option(help="Host name by which visitors open the page; others are refused.")] = None,

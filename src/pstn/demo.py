@@ -7,9 +7,9 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,26 +35,6 @@ class DemoData(NamedTuple):
     test_y: Tensor
 
 
-class Plan(NamedTuple):
-    """Three models that are trained on the same data, to compare them.
-
-    Attributes:
-        make: makes an untrained model of a kind: "cnn", "stn" or "pstn".
-        lr: the learning rate of each kind.
-        data: loads what they learn from.
-        about: their metadata, without scores.
-        epochs: passes over the data.
-        options: for `pstn.fit`.
-    """
-
-    make: Callable[[ModelKind], Shareable]
-    lr: Mapping[ModelKind, float]
-    data: Callable[[], DemoData]
-    about: ModelMetadata
-    epochs: int
-    options: Mapping[str, Any]
-
-
 def demo_data(images: int = 100, seed: int = 0) -> DemoData:
     """Draw a balanced training subset of the bundled digits; the test set is always the same 1,000.
 
@@ -72,44 +52,39 @@ def demo_data(images: int = 100, seed: int = 0) -> DemoData:
     return DemoData(x, pool.y[chosen], test_x, test.y)
 
 
-def _make_digit_model(kind: ModelKind) -> Shareable:
-    return make_model(kind, 1, (28, 28), 10, fill=_BLACK, samples=1, alpha=1.0, var_init=-5.0)
-
-
-_BLACK = (0 - MNIST_MEAN) / MNIST_STD  # what a warp reads outside the image
 _ABOUT = ModelMetadata(tuple("0123456789"), 1, (28, 28), (MNIST_MEAN,), (MNIST_STD,), kl_weight=3e-4, data="digits")
-AS_IN_THE_PAPER: Mapping[str, Any] = {"localizer_factor": 0.1, "weight_decay": 0.01, "batch_size": 8}
-"""How the paper trains on MNIST subsets, with Adam."""
-DIGITS = Plan(
-    _make_digit_model, {"cnn": 1e-3, "stn": 1e-4, "pstn": 1e-3}, demo_data, _ABOUT, 100,
-    {**AS_IN_THE_PAPER, "kl_weight": _ABOUT.kl_weight},
-)  # fmt: skip
-"""With the learning rates of the paper's MNIST experiment, and its w for 100 images."""
+
+
+def make_digit_model(kind: ModelKind) -> Shareable:
+    """A model that is not trained, with the paper's networks, posterior and prior."""
+    black = (0 - MNIST_MEAN) / MNIST_STD  # what a warp reads outside the image
+    return make_model(kind, 1, (28, 28), 10, fill=black, samples=1, alpha=1.0, var_init=-5.0)
 
 
 def train(
-    plan: Plan, kind: ModelKind, data: DemoData, *, seed: int = 0, on_loss: Callable[[float], None] = lambda loss: None
+    kind: ModelKind, data: DemoData, *, epochs: int, seed: int = 0, on_loss: Callable[[float], None] = lambda loss: None
 ) -> Shareable:  # fmt: skip
-    """Train one model.
+    """Train one model as the paper does on MNIST subsets, with its w for 100 images.
 
     Args:
-        plan: what to train.
         kind: "cnn", "stn" or "pstn".
         data: for training, and for the scores in the model's metadata; one that samples uses the same 10 each time.
+        epochs: passes over the data.
         seed: of the initial weights, batches and samples.
         on_loss: called after every epoch with its mean loss.
     """
     torch.manual_seed(seed)
-    model = plan.make(kind)
+    model = make_digit_model(kind)
     with warnings.catch_warnings():  # the table and the picture show how well it went
         warnings.simplefilter("ignore", UserWarning)
         model = fit(
-            model, (data.x, data.y), epochs=plan.epochs, lr=plan.lr[kind], progress=False,
-            on_epoch=lambda epoch: on_loss(epoch.loss), **plan.options,
+            model, (data.x, data.y), epochs=epochs, lr=1e-4 if kind == "stn" else 1e-3, kl_weight=_ABOUT.kl_weight,
+            localizer_factor=0.1, weight_decay=0.01, batch_size=8, progress=False,
+            on_epoch=lambda epoch: on_loss(epoch.loss),
         )  # fmt: skip
     scores = evaluate(model, [(data.test_x, data.test_y)], generator=torch.Generator().manual_seed(0))
     metrics = dict(zip(("accuracy", "nll", "ece"), scores, strict=True))
-    model.about = dataclasses.replace(plan.about, seed=seed, metrics=metrics)
+    model.about = dataclasses.replace(_ABOUT, seed=seed, metrics=metrics)
     return model
 
 
@@ -130,7 +105,7 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
     for kind, label in LABELS.items():
         console.print(f"Training the {label}")
         start = time.perf_counter()
-        model = train(DIGITS._replace(epochs=epochs), kind, data, seed=seed)
+        model = train(kind, data, epochs=epochs, seed=seed)
         seconds = time.perf_counter() - start
         model.save_pretrained(folder / kind)
         assert model.about is not None

@@ -1,27 +1,28 @@
 """Three small untrained models, which the page takes like trained ones."""
 
-import dataclasses
-
 import pytest
 import torch
 
-from pstn.app import SERIES
-from pstn.demo import DIGITS, LABELS
+import pstn
+from pstn.demo import LABELS, make_digit_model
+from pstn.nn import make_model
 
 
-def make_models(plan, **metrics):
+def make_models(make, about):
     torch.manual_seed(0)
-    models = {kind: plan.make(kind).eval() for kind in LABELS}
+    models = {kind: make(kind).eval() for kind in LABELS}
     for model in models.values():
-        model.about = dataclasses.replace(plan.about, metrics=dict(metrics))
+        model.about = about
     return models
 
 
 @pytest.fixture
 def digit_models():
-    return make_models(DIGITS, accuracy=0.92)
+    digits = pstn.ModelMetadata(tuple("0123456789"), 1, (28, 28), (0.1307,), (0.3081,), metrics={"accuracy": 0.92})
+    return make_models(make_digit_model, digits)
 
 
 @pytest.fixture
 def series_models():
-    return make_models(SERIES)
+    days = pstn.ModelMetadata(("winter", "summer"), 1, (24,))
+    return make_models(lambda kind: make_model(kind, 1, (24,), 2, pstn.CPAB(tess=5), networks="auto", width=16), days)

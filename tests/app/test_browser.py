@@ -92,11 +92,9 @@ def visited(browser, address, **options):
 
 
 @pytest.fixture
-def models(tmp_path, digit_models, series_models):
-    cache = tmp_path / "cache" / "app" / pstn.__version__
-    for name in ("cnn", "stn", "pstn"):
-        digit_models[name].save_pretrained(tmp_path / "models" / name)
-        series_models[name].save_pretrained(cache / "series" / name)
+def models(tmp_path, digit_models):
+    for name, model in digit_models.items():
+        model.save_pretrained(tmp_path / "models" / name)
     return tmp_path / "models"
 
 
@@ -226,15 +224,3 @@ def test_a_model_of_ones_own(browser, tmp_path, kind):
             page.locator("#next").click()
             wait_for_change(page, "#own-pictures", shown)
         assert page.locator("[data-testid$='-confidence-set']:visible").count() == 3
-
-
-def test_the_first_start_shows_how_far_training_is(browser, tmp_path):
-    with running(tmp_path) as address, visited(browser, address) as page:
-        wait_for_answer(page, "#digits-pictures")  # of the shipped models
-        page.get_by_label("little data").click()
-        page.wait_for_selector("#digits-pictures .training")
-        first = page.inner_text("#digits-pictures .training p")
-        assert "%" in first
-        page.wait_for_function(
-            "old => document.querySelector('#digits-pictures .training p').innerText !== old", arg=first
-        )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pstn
-from pstn.app import POSES, move_digit
+from pstn.app import SHIPPED, move_digit
 from pstn.data import load_digits
 
 from .test_browser import CHROMIUM, browser, visited  # noqa: F401
@@ -49,7 +49,7 @@ def answer_at(page, degrees, way="samples"):
     "viewport", [{"width": 1280, "height": 900}, {"width": 390, "height": 844}], ids=lambda v: v["width"]
 )
 def test_a_turned_digit_is_answered_as_in_python(browser, address, viewport):  # noqa: F811
-    model, test = pstn.from_pretrained(POSES / "pstn"), load_digits("test")
+    model, test = pstn.from_pretrained(SHIPPED / "poses" / "pstn"), load_digits("test")
     source = torch.Generator().manual_seed(0)  # that of the file's noise
     noise = pstn.noise.draw_noise(10, (1, model.layer.noise_width), method=model.layer.sampling, generator=source)
     with visited(browser, address, viewport=viewport) as page:

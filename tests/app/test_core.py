@@ -1,4 +1,4 @@
-"""What the page says agrees with the models, which are loaded, or trained and kept."""
+"""What the page says agrees with the models, which are shipped or loaded."""
 
 import math
 
@@ -6,10 +6,8 @@ import pytest
 import torch
 
 import pstn
-from pstn import app
-from pstn.app import PLANS, Answer, ModelCache, compare, load_models
-from pstn.data import RandomSimilarity, load_digits
-from pstn.demo import DemoData
+from pstn.app import Answer, compare, load_models, load_sets
+from pstn.data import RandomSimilarity, load_digits, load_italy_power_demand
 from pstn.io import ModelFileError
 
 
@@ -63,46 +61,14 @@ def test_an_explanation_counts_the_votes():
     assert answer([0.6, 0.4]).explanation == ""
 
 
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path, monkeypatch):
-    """Neither the user's cache nor a pstn-demo in the current folder."""
-    monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-
-
-def small_cache(folder=None):
-    def shortened(plan):
-        return plan._replace(epochs=1, data=lambda: DemoData(*(part[:20] for part in plan.data())))
-
-    return ModelCache(folder, {name: shortened(plan) for name, plan in PLANS.items()})
-
-
 def save(models, folder):
     for name, model in models.items():
         model.save_pretrained(folder / name)
     return folder
 
 
-def test_the_first_start_trains_and_the_next_one_does_not(monkeypatch):
-    first, messages = small_cache(), []
-    assert first.ready.keys() == {"poses"}
-    first.train(messages.append)
-    assert messages == [
-        f"Training the {label} for {name}" for name in ("digits", "series") for label in ("CNN", "STN", "P-STN")
-    ]
-    assert first.fraction == pytest.approx(1)
-    monkeypatch.setattr(app, "train", lambda *args, **kwargs: pytest.fail("trained again"))
-    second = small_cache()
-    second.train()
-    digit = second.ready["digits"]["pstn"].about.prepare(load_digits("test").x[:2])
-    assert torch.equal(first.ready["digits"]["cnn"](digit), second.ready["digits"]["cnn"](digit))
-    for name in PLANS:
-        assert second.ready[name]["pstn"].about == first.ready[name]["pstn"].about
-        assert 0 <= second.ready[name]["pstn"].about.metrics["accuracy"] <= 1
-
-
 def test_shipped_models_read_digits_in_any_pose():
-    models, test = small_cache().ready["poses"], load_digits("test")
+    models, test = load_sets()["poses"], load_digits("test")
     for kind in ("stn", "pstn"):  # one classifier, and before it what undoes a pose
         for name, value in models["cnn"].state_dict().items():
             assert torch.equal(models[kind].classifier.state_dict()[name], value)
@@ -116,17 +82,23 @@ def test_shipped_models_read_digits_in_any_pose():
     assert min(right["stn"], right["pstn"]) > 160
 
 
-def test_damaged_models_in_the_cache_are_trained_again(tmp_path, digit_models):
-    kept = save(digit_models, tmp_path / "cache" / "app" / pstn.__version__ / "digits")
-    assert small_cache().ready.keys() == {"digits", "poses"}
-    weights = kept / "stn" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    assert small_cache().ready.keys() == {"poses"}
+def test_shipped_models_of_little_data_score_as_their_cards_say(tmp_path, digit_models):
+    sets, test, days = load_sets(), load_digits("test"), load_italy_power_demand(validation=0.0).test
+    for name, data in (("digits", (test.x, test.y)), ("series", (days.x, days.y))):
+        for model in sets[name].values():
+            found = pstn.evaluate(
+                model, [(model.about.prepare(data[0]), data[1])], generator=torch.Generator().manual_seed(0)
+            )
+            assert found.accuracy == pytest.approx(model.about.metrics["accuracy"], abs=0.003)
+            assert found.accuracy > (0.8 if name == "digits" else 0.94)
+    other = load_sets(save(digit_models, tmp_path / "other"))["digits"]
+    assert torch.equal(*(next(models["cnn"].parameters()) for models in (other, digit_models)))
+    assert load_sets(own=digit_models["stn"]) == {"own": {"stn": digit_models["stn"]}}
 
 
 def test_folders_without_the_three_models_are_refused(tmp_path, digit_models, series_models):
     with pytest.raises(ModelFileError, match="cnn, stn and pstn"):
-        small_cache(tmp_path.__class__("someone/something"))  # also a name on the Hub, which must not be asked
+        load_sets(tmp_path.__class__("someone/something"))  # also a name on the Hub, which must not be asked
     with pytest.raises(ModelFileError, match="28 × 28"):
         load_models(save(series_models, tmp_path / "series"), (28, 28))
     folder = save(digit_models, tmp_path / "swapped")

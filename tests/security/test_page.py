@@ -18,15 +18,15 @@ from served import free_port
 FORM = {"Content-Type": "multipart/form-data; boundary=b"}
 SMALL = {"PAGE_UPLOADED_BYTES": 40_000, "PAGE_REQUESTS_AT_ONCE": 12}
 
-# The page without its models, whose training it shows, and with some limits that are quicker to reach.
+# The page, with some limits that are quicker to reach.
 SERVER = """
 import json, sys
 from pstn import limits
 for name, value in json.loads(sys.argv[2]).items():
     setattr(limits, name, value)
-from pstn.app import ModelCache
+from pstn.app import load_sets
 from pstn.app.page import open_page
-with open_page(ModelCache(), port=int(sys.argv[1]), names=["page.example"]):
+with open_page(load_sets(), port=int(sys.argv[1]), names=["page.example"]):
     print("ready", flush=True)
     sys.stdin.read()
 """

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,14 @@ import torch
 from torch import Tensor
 
 import pstn
-from pstn.data import DataError, cache_folder, load_italy_power_demand
+from pstn.data import DataError
 from pstn.decode import open_image, orientation, turn_upright, with_bytes
-from pstn.demo import AS_IN_THE_PAPER, DIGITS, LABELS, DemoData, Plan, train
+from pstn.demo import LABELS
 from pstn.io import ModelFileError
 from pstn.limits import PAGE_EXAMPLES, PAGE_FILE_BYTES, PAGE_FILE_PIXELS
-from pstn.nn import PSTN, STN, ModelMetadata, Shareable, make_model
-from pstn.nn.factory import ModelKind
+from pstn.nn import PSTN, STN, ModelMetadata, Shareable
 from pstn.predict import read_items, require_about
-from pstn.transforms import CPAB, Similarity
+from pstn.transforms import Similarity
 from pstn.uncertainty import entropy, mutual_information
 from pstn.warping import warp
 
@@ -317,28 +316,8 @@ def compare(models: ModelSet, shown: Tensor, *, samples: int = SAMPLES, seed: in
     return answers
 
 
-def season_data() -> DemoData:
-    """Days of electricity demand in Italy: 67 for training, 1,029 for the test."""
-    splits = load_italy_power_demand(validation=0.0)
-    assert splits.test is not None
-    return DemoData(splits.train.x, splits.train.y, splits.test.x, splits.test.y)
-
-
-def _make_series_model(kind: ModelKind) -> Shareable:
-    return make_model(
-        kind, 1, (HOURS,), len(SEASONS), CPAB(tess=5), networks="auto", width=16, fill=None,
-        samples=1, alpha=1.0, var_init=-5.0,
-    )  # fmt: skip
-
-
-_SEASONS = ModelMetadata(SEASONS, 1, (HOURS,), kl_weight=1e-3, data="ItalyPowerDemand")
-SERIES = Plan(
-    _make_series_model, dict.fromkeys(LABELS, 3e-3), season_data, _SEASONS, 60,
-    {**AS_IN_THE_PAPER, "kl_weight": _SEASONS.kl_weight},
-)  # fmt: skip
-PLANS = {"digits": DIGITS, "series": SERIES}
-POSES = Path(pstn.__file__).parent / "data" / "offline" / "poses"
-"""Models of digits in any pose, which `scripts/train_page_models.py` has trained."""
+SHIPPED = Path(pstn.__file__).parent / "data" / "offline"
+"""The folder of models that `scripts/train_page_models.py` has trained: of digits in any pose, and of little data."""
 
 
 def load_models(folder: Path, size: tuple[int, ...] | None) -> ModelSet:
@@ -364,62 +343,19 @@ def load_models(folder: Path, size: tuple[int, ...] | None) -> ModelSet:
     return found
 
 
-@final
-class ModelCache:
-    """The models of the page: shipped, from a folder, from the cache, or trained while the page shows the progress.
+def load_sets(digits: Path | None = None, own: Shareable | None = None) -> dict[str, ModelSet]:
+    """The sets of models that the page shows, by name: a model of the user's alone, where there is one.
 
     Args:
-        folder: contains the models for "digits", as `pstn demo` writes them; pstn-demo or the cache by default.
-        plans: how missing models are trained.
-        own: a model of the user's own, to show instead of all these.
-
-    Attributes:
-        ready: the models that are ready, by the names of their plans, or by "own".
-        status: the current work.
-        fraction: how much of the training is done, from 0 to 1.
+        digits: a folder with models of digits, as `pstn demo` writes them, instead of those that are shipped.
+        own: a model of the user's.
 
     Raises:
-        ModelFileError: there are no such models in `folder`.
+        ModelFileError: there are no such models in `digits`.
     """
-
-    def __init__(
-        self, folder: Path | None = None, plans: Mapping[str, Plan] = PLANS, *, own: Shareable | None = None
-    ) -> None:
-        self._plans, self._cache = plans if own is None else {}, cache_folder() / "app" / pstn.__version__
-        self.ready: dict[str, ModelSet] = {}
-        self.status, self.fraction = "Starting", 0.0
-        if own is not None:
-            self.ready["own"] = as_set(own)
-            return
-        self.ready["poses"] = load_models(POSES, (SIDE, SIDE))
-        if folder is None and Path("pstn-demo", "pstn").is_dir():
-            folder = Path("pstn-demo")
-        if folder is not None:
-            self.ready["digits"] = load_models(folder, plans["digits"].about.size)
-        for name in plans.keys() - self.ready.keys():
-            try:
-                self.ready[name] = load_models(self._cache / name, plans[name].about.size)
-            except (ModelFileError, OSError):  # missing or damaged: trained again
-                continue
-
-    def train(self, say: Callable[[str], None] = lambda text: None) -> None:
-        """Train the missing models and keep them for the next start; `say` is given messages."""
-        missing = {name: plan for name, plan in self._plans.items() if name not in self.ready}
-        steps = len(LABELS) * sum(plan.epochs for plan in missing.values())
-
-        def advance(loss: float) -> None:
-            self.fraction += 1 / steps
-
-        for name, plan in missing.items():
-            data = plan.data()
-            trained: dict[str, Any] = {}
-            for kind, label in LABELS.items():
-                self.status = f"Training the {label} for {name}"
-                say(self.status)
-                trained[kind] = train(plan, kind, data, on_loss=advance)
-            self.ready[name] = trained
-            try:
-                for key, model in trained.items():
-                    model.save_pretrained(self._cache / name / key)
-            except OSError as error:
-                say(f"The models for {name} could not be kept for the next start: {error}")
+    if own is not None:
+        return {"own": as_set(own)}
+    folders = {"poses": SHIPPED / "poses", "digits": digits or SHIPPED / "digits", "series": SHIPPED / "series"}
+    return {
+        name: load_models(folder, (HOURS,) if name == "series" else (SIDE, SIDE)) for name, folder in folders.items()
+    }

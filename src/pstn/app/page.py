@@ -32,8 +32,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
 from pstn import app, limits
-from pstn.app import Answer, ModelCache, ModelSet
-from pstn.data import load_digits
+from pstn.app import Answer, ModelSet
+from pstn.data import Split, load_digits, load_italy_power_demand
 from pstn.data.series import SERIES_SUFFIXES
 from pstn.demo import LABELS
 from pstn.files import parse_json
@@ -167,11 +167,6 @@ def summarise(
     return str(_html().summary(picture, seen, labelled, told, note, data, accuracies))
 
 
-def draw_progress(status: str, fraction: float) -> str:
-    """HTML of a progress bar."""
-    return str(_html().progress(status, round(100 * min(max(fraction, 0.0), 1.0))))
-
-
 # What each set of models has learned, and what its accuracy is of.
 _NOTES = {
     "poses": (
@@ -186,16 +181,16 @@ _NOTES = {
 }
 
 
-def build_page(cache: ModelCache, examples: Tensor | None = None) -> gr.Blocks:
+def build_page(sets: Mapping[str, ModelSet], examples: Tensor | None = None) -> gr.Blocks:
     """The page, ready to be launched.
 
     Args:
-        cache: its models; only a model of the user's own, where there is one.
+        sets: its models, by name; only a model of the user's own, where there is one.
         examples: (N, C, *size), inputs of that to begin with.
     """
     import gradio as gr
 
-    own = cache.ready.get("own")
+    own = sets.get("own")
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
     def pick(x: Tensor, y: Tensor, label: int, number: int) -> Tensor:
@@ -220,7 +215,7 @@ def build_page(cache: ModelCache, examples: Tensor | None = None) -> gr.Blocks:
             sliders: identifier, label, lowest, highest, start and step of each.
         """
         base, seed, number = gr.State(first), gr.State(0), gr.State(0)
-        start = next((mode for mode in modes.values() if mode in cache.ready), next(iter(modes.values())))
+        start = next(iter(modes.values()))
         names = [LABELS[cast(ModelKind, kind)] for kind in own or LABELS]
         with gr.Row():
             with gr.Column(scale=1, min_width=300):
@@ -247,25 +242,21 @@ def build_page(cache: ModelCache, examples: Tensor | None = None) -> gr.Blocks:
                 )
                 with gr.Row():
                     labels = [gr.Label(label=label, num_top_classes=3, min_width=200) for label in names]
-                summary, timer = gr.HTML(elem_id=f"{name}-summary"), gr.Timer(1.0, active=start not in cache.ready)
-        inputs, outputs = [base, mode, *moves, seed], [pictures, *labels, summary, timer]
+                summary = gr.HTML(elem_id=f"{name}-summary")
+        inputs, outputs = [base, mode, *moves, seed], [pictures, *labels, summary]
 
         def answer(base: Tensor | None, mode: str, *values: Any) -> list[Any]:
-            ready = gr.Timer(active=mode not in cache.ready)
-            if mode not in cache.ready or base is None:
-                invitation = "<p>Upload a file to begin.</p>"
-                text = invitation if mode in cache.ready else draw_progress(cache.status, cache.fraction)
-                return [text, *[None] * len(labels), "", ready]
-            models, shown = cache.ready[mode], move(base, *values[:-1], seed=values[-1])
+            if base is None:
+                return ["<p>Upload a file to begin.</p>", *[None] * len(labels), ""]
+            models, shown = sets[mode], move(base, *values[:-1], seed=values[-1])
             answers = app.compare(models, shown, seed=values[-1])
             probs = [answer.probs for answer in answers.values()]
-            return [draw(models, shown, answers), *probs, summarise(models, shown, answers, *_NOTES[mode]), ready]
+            return [draw(models, shown, answers), *probs, summarise(models, shown, answers, *_NOTES[mode])]
 
         # Of several moves of a slider, the last one counts.
         moved = [slider.change for slider in moves] + ([mode.change] if len(modes) > 1 else [])
         gr.on(moved, answer, inputs, outputs, trigger_mode="always_last", **quiet)
         page.load(answer, inputs, outputs, **quiet)
-        timer.tick(answer, inputs, outputs, **quiet)
         reset.click(lambda: [slider[4] for slider in sliders], None, moves, **quiet)
         for event in (again.click(lambda seed: seed + 1, seed, seed, **quiet), *changes):
             event.then(answer, inputs, outputs, **quiet)
@@ -316,7 +307,7 @@ def build_page(cache: ModelCache, examples: Tensor | None = None) -> gr.Blocks:
 
     def add_days(base: Any, number: Any) -> list[Any]:
         def take(season: int, number: int) -> tuple[Tensor, int]:
-            return pick(days.test_x, days.test_y, season, number + 1), number + 1
+            return pick(days.x, days.y, season, number + 1), number + 1
 
         with gr.Row():
             keys = [gr.Button(f"Another {season} day", size="sm", min_width=100) for season in app.SEASONS]
@@ -380,7 +371,7 @@ def build_page(cache: ModelCache, examples: Tensor | None = None) -> gr.Blocks:
                     ],
                 )  # fmt: skip
             return page.queue(max_size=limits.PAGE_QUEUED)
-        digits, days = load_digits("test"), app.season_data()
+        digits, days = load_digits("test"), cast(Split, load_italy_power_demand(validation=0.0).test)
         with gr.Tab("Digit"):
             add_tab(
                 "digits", {"any pose": "poses", "little data": "digits"},
@@ -396,7 +387,7 @@ def build_page(cache: ModelCache, examples: Tensor | None = None) -> gr.Blocks:
                 "the lights go on early, or in summer (April to September)?"
             )
             add_tab(
-                "series", {"": "series"}, app.move_series, draw_series, pick(days.test_x, days.test_y, 0, 0), add_days,
+                "series", {"": "series"}, app.move_series, draw_series, pick(days.x, days.y, 0, 0), add_days,
                 [
                     ("later", "Delay (hours)", -4, 4, 0, 0.25), ("stretch", "Stretch (times)", 0.7, 1.4, 1, 0.05),
                     ("noise", "Noise (standard deviation)", 0, 1, 0, 0.05),
@@ -407,7 +398,7 @@ def build_page(cache: ModelCache, examples: Tensor | None = None) -> gr.Blocks:
 
 @contextmanager
 def open_page(
-    cache: ModelCache, *, examples: Tensor | None = None, host: str = "127.0.0.1", port: int = 7860,
+    sets: Mapping[str, ModelSet], *, examples: Tensor | None = None, host: str = "127.0.0.1", port: int = 7860,
     names: Sequence[str] = (),
 ) -> Iterator[str]:  # fmt: skip
     """Serve the page while the block runs; gives its address.
@@ -430,7 +421,7 @@ def open_page(
         theme = gr.themes.Default(
             primary_hue="orange", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
         )
-        page = build_page(cache, examples)
+        page = build_page(sets, examples)
         try:
             _, address, _ = page.launch(
                 server_name=host, server_port=port, share=False, prevent_thread_lock=True, quiet=True, show_error=False,
@@ -448,10 +439,10 @@ def serve(
     models: Path | None = None, *, own: Shareable | None = None, inputs: Sequence[Path] = (), host: str = "127.0.0.1",
     port: int = 7860, names: Sequence[str] = (), say: Callable[[str], None] = print,
 ) -> None:  # fmt: skip
-    """Serve the page until Ctrl-C; missing models are trained meanwhile.
+    """Serve the page until Ctrl-C.
 
     Args:
-        models: a folder with the models for digits, as `pstn demo` writes them.
+        models: a folder with models for digits, as `pstn demo` writes them, instead of those that are shipped.
         own: a classifier of images or series, such as `pstn.from_pretrained` returns, to show instead.
         inputs: files and folders with inputs of it to begin with.
         host: the address to listen on; "0.0.0.0" makes the page available to other machines.
@@ -465,16 +456,15 @@ def serve(
         DataError: one of `inputs` cannot be read.
         ValueError: the page cannot show `own`, the port is in use, or the address is not one of this machine's.
     """
-    cache, examples = ModelCache(models, own=own), None
+    sets, examples = app.load_sets(models, own), None
     if own is None:
         torch.set_num_threads(1)  # more threads slow down networks this small
     elif inputs:
         examples = app.stack_examples(inputs, require_about(own))
     # SIGTERM as well leaves the block, which removes the uploads.
-    with sigterm_as_ctrl_c(), open_page(cache, examples=examples, host=host, port=port, names=names) as address:
+    with sigterm_as_ctrl_c(), open_page(sets, examples=examples, host=host, port=port, names=names) as address:
         say(f"The page is at {address} (Ctrl-C ends it).")
         try:
-            cache.train(say)
             while True:
                 time.sleep(3600)
         except KeyboardInterrupt:
