@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -116,9 +114,7 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
     # Printed without markup: paths may contain brackets.
     console.out(printable(f"Where the P-STN looked: {picture}"))
     console.out(printable(f"The three models: {folder}/cnn, {folder}/stn, {folder}/pstn"))
-    # `make demo` calls the command by its path, in an environment that is not active.
-    command = "pstn" if shutil.which("pstn") else sys.argv[0]
-    console.out(f"Next, where it looks in an image of yours: {command} show {folder}/pstn IMAGE")
+    console.out(printable(f"Next, where it looks in an image of yours: pstn show {folder}/pstn IMAGE"))
 
 
 def _draw(path: Path, model: Shareable, data: DemoData) -> Path:

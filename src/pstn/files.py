@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from pstn.limits import JSON_BYTES, TEXT_DEPTH, YAML_BYTES, YAML_NUMBER
 from pstn.text import excerpt, printable, shorten
@@ -230,23 +230,10 @@ def parse_yaml(text: str, path: str | os.PathLike[str], *, limit: int = YAML_BYT
 
     if len(text) > limit:
         raise DataError(path, f"is longer than {limit:,} characters, which is the limit")
-    try:
-        return _yaml_loader(text, path, strings).get_single_data()
-    except DataError:
-        raise
-    # The last three: a date that does not exist, a key that cannot be one.
-    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as problem:
-        raise DataError(path, f"is not YAML that can be read: {' '.join(str(problem).split())[:200]}") from problem
-
-
-def _yaml_loader(text: str, path: str | os.PathLike[str], strings: bool) -> Any:
-    """PyYAML's loader of plain values, stricter."""
-    import yaml
-
     base: Any = yaml.BaseLoader if strings else yaml.SafeLoader
 
-    def refusal(at: Any, problem: str) -> DataError:
-        return DataError(path, problem, place=f"line {at.start_mark.line + 1}")
+    def refuse(at: Any, problem: str) -> NoReturn:
+        raise DataError(path, problem, place=f"line {at.start_mark.line + 1}")
 
     class Loader(base):  # type: ignore[misc]  # PyYAML has no annotations
         depth = 0
@@ -254,9 +241,9 @@ def _yaml_loader(text: str, path: str | os.PathLike[str], strings: bool) -> Any:
         def compose_node(self, parent: Any, index: Any) -> Any:
             event = self.peek_event()
             if isinstance(event, yaml.AliasEvent):
-                raise refusal(event, f"holds an alias, *{str(event.anchor)[:40]}: aliases are refused")
+                refuse(event, f"holds an alias, *{str(event.anchor)[:40]}: aliases are refused")
             if self.depth > TEXT_DEPTH:
-                raise refusal(event, f"is nested more than {TEXT_DEPTH} levels deep")
+                refuse(event, f"is nested more than {TEXT_DEPTH} levels deep")
             self.depth += 1
             node = super().compose_node(parent, index)
             self.depth -= 1
@@ -265,20 +252,26 @@ def _yaml_loader(text: str, path: str | os.PathLike[str], strings: bool) -> Any:
         def construct_object(self, node: Any, deep: bool = False) -> Any:
             long = isinstance(node, yaml.ScalarNode) and not strings and node.tag != "tag:yaml.org,2002:str"
             if long and len(node.value) > YAML_NUMBER:
-                raise refusal(node, f"{excerpt(node.value)} is too long for a value that is not text")
+                refuse(node, f"{excerpt(node.value)} is too long for a value that is not text")
             return super().construct_object(node, deep)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
             for key, _ in node.value:
                 if key.tag == "tag:yaml.org,2002:merge":
-                    raise refusal(key, "holds a merge key (<<): they are refused")
+                    refuse(key, "holds a merge key (<<): they are refused")
                 if (name := self.construct_object(key, deep=True)) in seen:
-                    raise refusal(key, f"the key {excerpt(name)} occurs twice")
+                    refuse(key, f"the key {excerpt(name)} occurs twice")
                 seen.add(name)
             return super().construct_mapping(node, deep)
 
-    return Loader(text)
+    try:
+        return Loader(text).get_single_data()
+    except DataError:
+        raise
+    # The last three: a date that does not exist, a key that cannot be one.
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as problem:
+        raise DataError(path, f"is not YAML that can be read: {' '.join(str(problem).split())[:200]}") from problem
 
 
 def inside(root: Path, name: str, *, owner: str | os.PathLike[str] | None = None) -> Path:

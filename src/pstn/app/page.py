@@ -38,7 +38,6 @@ from pstn.data.series import SERIES_SUFFIXES
 from pstn.demo import LABELS
 from pstn.files import parse_json
 from pstn.nn import Shareable
-from pstn.nn.factory import ModelKind
 from pstn.predict import require_about
 from pstn.training.progress import sigterm_as_ctrl_c
 from pstn.transforms import to_pixels
@@ -47,6 +46,7 @@ from pstn.transforms.coordinates import base_grid
 if TYPE_CHECKING:
     import gradio as gr
 
+_LABELS = dict[str, str](LABELS.items())
 _WIDTH, _HEIGHT = 320, 170  # of a plot
 # All of gradio's endpoints that the page uses; files, proxies, API descriptions and monitoring are not among them.
 _READ = re.compile(
@@ -113,11 +113,8 @@ def _curves(models: ModelSet, shown: Tensor, answers: Mapping[str, Answer], unit
 
 
 def _ticks(length: int, unit: str) -> list[tuple[str, str]]:
-    step = max(1, length // 4)
-    return [
-        (f"{_WIDTH * at / max(length - 1, 1):.1f}", f"{at}:00" if unit == "h" else str(at))
-        for at in range(0, length, step)
-    ]
+    steps, suffix = range(0, length, max(1, length // 4)), ":00" if unit == "h" else ""
+    return [(f"{_WIDTH * at / max(length - 1, 1):.1f}", f"{at}{suffix}") for at in steps]
 
 
 def _lines(curves: Mapping[str, Tensor], low: float, high: float) -> list[tuple[str, str]]:
@@ -160,9 +157,9 @@ def summarise(
     if image and first:  # a sample that was read as the answer, where there is one
         answer = answers[first]
         seen = _encode(answer.seen[answer.votes.index(answer.best) if answer.best in answer.votes else 0])
-    metrics = {LABELS[cast(ModelKind, kind)]: model.about.metrics for kind, model in models.items()}
+    metrics = {_LABELS[kind]: model.about.metrics for kind, model in models.items()}
     accuracies = [f"{label} {scores['accuracy']:.0%}" for label, scores in metrics.items() if "accuracy" in scores]
-    labelled = [(LABELS[cast(ModelKind, kind)], answer) for kind, answer in answers.items()]
+    labelled = [(_LABELS[kind], answer) for kind, answer in answers.items()]
     told = f"P-STN: {answers['pstn'].explanation}" if "pstn" in answers else ""
     return str(_html().summary(picture, seen, labelled, told, note, data, accuracies))
 
@@ -216,7 +213,7 @@ def build_page(sets: Mapping[str, ModelSet], examples: Tensor | None = None) -> 
         """
         base, seed, number = gr.State(first), gr.State(0), gr.State(0)
         start = next(iter(modes.values()))
-        names = [LABELS[cast(ModelKind, kind)] for kind in own or LABELS]
+        names = [_LABELS[kind] for kind in own or LABELS]
         with gr.Row():
             with gr.Column(scale=1, min_width=300):
                 if len(modes) > 1:
@@ -406,12 +403,10 @@ def open_page(
     Raises:
         ValueError: the port is in use, or the address is not one of this machine's.
     """
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ValueError(f"cannot listen on --host {host} --port {port}: {error.strerror}; try another") from None
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        raise ValueError(f"cannot listen on --host {host} --port {port}: {error.strerror}; try another") from None
     with tempfile.TemporaryDirectory(prefix="pstn-app-") as uploads:
         # gradio reads these when it is imported and when a file arrives.
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=uploads)
@@ -550,9 +545,7 @@ class Guard:
             name = ""
         address, own = _address(name), self._address
         # An address cannot be made to point elsewhere, as a name can.
-        own_address = address is not None and (
-            address.is_loopback or (own is not None and (own.is_unspecified or own == address))
-        )
+        own_address = address and (address.is_loopback or (own and (own.is_unspecified or own == address)))
         if name not in self._names and not own_address:
             raise HTTPException(421, "this page does not serve that host name; `pstn app --name` adds one")
         if origin is not None and origin.partition("://")[2] != host:
