@@ -278,6 +278,7 @@ def compare_models(
         quiet: of messages, warnings alone.
     """
     folder = comparison_folder(settings)
+    settings = settings.replace(out=str(folder))
     go_on = ["--compare", "--resume", "--out", str(folder)]
     if settings.teach:
         raise SettingsError("--teach must be left out with --compare: a CNN has no transformation to be taught")
@@ -293,7 +294,7 @@ def compare_models(
     places = {kind: inside(folder, kind) for kind in (LINEAR, *KINDS)}
     if any(Parts.load(place) not in (None, source.parts) for place in places.values() if resume):
         raise SettingsError(f"the examples of {settings.data} have changed since {folder} was begun: --overwrite")
-    settings = settings.replace(backbone=source.backbone, out=str(folder))
+    settings = settings.replace(backbone=source.backbone)
 
     def own(kind: Literal["cnn", "stn", "pstn"]) -> TrainSettings:
         kl_weight, calibrate = settings.kl_weight if kind == "pstn" else [], settings.calibrate and kind != "cnn"
