@@ -1,21 +1,28 @@
-"""What an array holds: images or series, and which axis is which."""
+"""What an array holds: images or series, and which axis is which; and what all estimators of such arrays share."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, update_wrapper
+from types import MethodType
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from sklearn.utils import check_array
-from sklearn.utils.validation import validate_data
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
 
 from pstn._checks import require_choice
 from pstn.data.files import DataWarning
 from pstn.data.series import resample, without_padding
+from pstn.data.split import Scaling
+from pstn.nn.metadata import without_mask
 
 # The smallest image: below it there is nothing for a convolution to do.
 _SMALLEST_SIDE = 8
@@ -23,6 +30,8 @@ _SMALLEST_SIDE = 8
 _LARGEST_RATIO = 4
 # The channels of colours and their opacity.
 _MOST_COLOURS = 4
+# How many inputs a prediction takes at once.
+_INPUTS_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -298,3 +307,100 @@ def equalise(series: list[NDArray[np.float64]], length: int | None = None) -> ND
     """
     length = max(x.shape[-1] for x in series) if length is None else length
     return np.stack([[resample(channel, length) for channel in x] for x in series])
+
+
+class ArrayEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Reads arrays by what `fit` has seen of them, and passes some of them at a time through a network."""
+
+    layout_: Layout
+    scaling_: Scaling
+    model_: Any
+    # Numbers of the warped samples that are held at once: features may be many more numbers.
+    _values = 1 << 21
+
+    def _read(self, X: Any, *, reset: bool = False) -> NDArray[Any]:
+        """Inputs (N, *shape), of one length and without gaps unless padded."""
+        array, self.layout_ = read_inputs(self, X, layout=None if reset else self.layout_, reset=reset)
+        if array.size == 0:
+            raise ValueError(f"X must hold inputs of at least one value each, got shape {array.shape}")
+        return array
+
+    def _scaled(self, array: NDArray[Any]) -> Tensor:
+        """Inputs (N, *shape) as the network takes them, (N, C, *size); padded series with their mask, (N, C + 1, L)."""
+        x = self.layout_.channels_first(array)
+        if self.layout_.lengths != "pad":
+            return self.scaling_.apply(x)
+        real = ~np.isnan(x).any(1, keepdims=True)
+        mask = torch.from_numpy(real.astype(np.float32))
+        return torch.cat([self.scaling_.apply(np.where(real, x, 0.0)) * mask, mask], 1)
+
+    def _at_once(self, samples: int) -> int:
+        """How many inputs are warped by so many samples at once."""
+        values = samples * self.layout_.channels * math.prod(self.layout_.size)
+        return min(_INPUTS_AT_ONCE, max(1, self._values // values))
+
+    def _batches(self, X: Any, samples: int = 1) -> Iterator[Tensor]:
+        """Inputs as the network takes them, some at a time, on its device."""
+        check_is_fitted(self)
+        array, count, device = self._read(X), self._at_once(samples), next(self.model_.parameters()).device
+        for at in range(0, len(array), count):
+            yield self._scaled(array[at : at + count]).to(device)
+
+    def __sklearn_tags__(self) -> Any:
+        """Arrays of two to four axes; series may have gaps."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = tags.input_tags.allow_nan = True
+        return tags
+
+
+class Warping(TransformerMixin):  # type: ignore[misc]  # it has no types
+    """What has both a parameter and a method `transform`."""
+
+    layout_: Layout
+    scaling_: Scaling
+
+    def _restored(self, warped: Tensor) -> NDArray[np.float32]:
+        """(..., C, *size) as the network has it -> (..., *shape) as the user has it."""
+        return self.layout_.as_given(self._in_units(warped))
+
+    def _in_units(self, warped: Tensor) -> NDArray[np.float32]:
+        """(..., C, *size) in the data's units, with NaN behind padded series."""
+        if self.layout_.lengths == "pad":
+            warped = without_mask(warped)
+        return self.scaling_.restore(warped, len(self.layout_.size))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Names and values of the constructor's parameters, of nested estimators too if `deep`."""
+        return {**super().get_params(deep=deep), "transform": vars(self)["transform"]}
+
+    def __sklearn_tags__(self) -> Any:
+        """What goes in comes out, in float32."""
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
+
+
+class parameter_too:
+    """A method that shares its name with a constructor's parameter: reading gives the method, writing the parameter.
+
+    scikit-learn wants every parameter as an attribute of its own name, and calls the method that changes inputs
+    `transform`, which is also what a family of transformations is called here.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        update_wrapper(self, method)  # type: ignore[arg-type]  # it takes any object, its types a function
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self._method if instance is None else MethodType(self._method, instance)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        vars(instance)[self._name] = value
+
+
+def draw_seed(random_state: Any) -> int:
+    """A seed for torch from what scikit-learn takes for one."""
+    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -17,8 +17,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, ch
 from pstn import _checks
 from pstn.data.augment import RandomTransform
 from pstn.estimators.aligning import SeriesAligner
-from pstn.estimators.arrays import Layout, read_inputs
-from pstn.estimators.classifiers import draw_seed
+from pstn.estimators.arrays import Layout, draw_seed, read_inputs
 
 __all__ = ["Augmenter"]
 
@@ -37,10 +36,10 @@ class Augmenter(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_outp
     resampled and gaps filled in, for the classifier too.
 
     Args:
-        warp: where versions come from: a `pstn.PSTNClassifier`, that of `pstn.estimators.aeon`, a `pstn.SeriesAligner`,
-            which gives each series the timing of others, or a fixed `pstn.data.RandomTransform` of series. An estimator
-            that is fitted is used as it is, any other is fitted in `fit`, and so is a clone in cross-validation; None
-            is a `pstn.SeriesAligner()`.
+        warp: where versions come from: a `pstn.PSTNClassifier`, a `pstn.SeriesAligner`, which gives each series the
+            timing of others, or a fixed `pstn.data.RandomTransform` of series. An estimator that is fitted is used as
+            it is, any other is fitted in `fit`, and so is a clone in cross-validation; None is a
+            `pstn.SeriesAligner()`.
         classifier: any classifier of such arrays, of scikit-learn or aeon.
         samples: how many versions of each input.
         axes: of series with channels, for a random transform and for None: "auto", "NCL" or "NLC", as in
