@@ -24,6 +24,7 @@ except ImportError as error:
 from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES
 from pstn.estimators import classifiers
 from pstn.estimators.aligning import SeriesAligner
+from pstn.estimators.arrays import parameter_too
 from pstn.estimators.augmenting import Augmenter
 from pstn.nn import PSTN, BackboneClassifier, RocketFeatures, Trunk
 from pstn.objective import LossFunction
@@ -59,7 +60,7 @@ class PSTNClassifier(BaseClassifier):  # type: ignore[misc]  # aeon has no types
         device: "auto", "cpu", "cuda", ...
 
     Attributes:
-        estimator_: the fitted `pstn.PSTNClassifier`, which has `transform`, `sample`, `uncertainty` and `calibrate`.
+        estimator_: the fitted `pstn.PSTNClassifier`, which has `sample`, `uncertainty` and `calibrate`.
 
     Example:
         >>> X, y = np.random.RandomState(0).rand(20, 2, 50), np.repeat(["slow", "fast"], 10)
@@ -98,6 +99,16 @@ class PSTNClassifier(BaseClassifier):  # type: ignore[misc]  # aeon has no types
 
     def _predict_proba(self, X: Any) -> NDArray[np.float32]:
         return self.estimator_.predict_proba(X)
+
+    @parameter_too
+    def transform(self, X: Any) -> NDArray[np.float32]:
+        """Series as the classifier sees them, under the most probable warp of each, (N, C, L)."""
+        self._check_is_fitted()
+        return self.estimator_.transform(self._preprocess_collection(X, store_metadata=False))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Names and values of the constructor's parameters, of nested estimators too if `deep`."""
+        return {**super().get_params(deep=deep), "transform": vars(self)["transform"]}
 
     @classmethod
     def _get_test_params(cls, parameter_set: str = "default") -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import io
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -389,13 +389,20 @@ class ArrayClassifier(ClassifierMixin, ArrayEstimator):  # type: ignore[misc]  #
         yield from super()._batches(X, samples)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A pickle is for any machine: its network is on the CPU."""
+        """What is learned as bytes that torch reads on any device, and that joblib hashes alike each time."""
         state = dict(super().__getstate__())
         state.pop("_make", None)
         if "model_" in state:
-            state["model_"] = copy.deepcopy(self.model_).cpu()
-            state["_optimiser"] = {name: tensor.cpu() for name, tensor in (self._optimiser or {}).items()} or None
+            buffer = io.BytesIO()
+            torch.save({name: state.pop(name) for name in ("model_", "_optimiser")}, buffer)
+            state["_learned"] = buffer.getvalue()
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        if learned := state.pop("_learned", None):
+            state |= torch.load(io.BytesIO(learned), "cpu", weights_only=False)  # a part of the pickle that is loaded
+        super().__setstate__(state)
 
 
 def _teaching(teach: str | RandomTransform | None, layout: Layout) -> RandomTransform | None:
