@@ -11,16 +11,8 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_nonnegative_number, require_positive_int
-from pstn.distributions.base import (
-    PosteriorFamily,
-    Prior,
-    ThetaDistribution,
-    by_kind,
-    even_log_weights,
-    sampled_interval,
-    stratified,
-    wrap_angle,
-)
+from pstn.distributions import base as bases
+from pstn.distributions.base import Mixed, PosteriorFamily, Prior, ThetaDistribution, by_kind
 from pstn.distributions.student_t import StudentT
 from pstn.transforms import Transform
 
@@ -30,7 +22,7 @@ _GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
 
 @final
 @dataclass(frozen=True, eq=False)
-class MixturePosterior(ThetaDistribution):
+class MixturePosterior(Mixed):
     """Several distributions over theta, each with a weight.
 
     Samples are stratified: of S samples each component has its share, rounded up or down. Their weights are 1/S, and
@@ -48,7 +40,6 @@ class MixturePosterior(ThetaDistribution):
         (tensor([[0.5000]]), tensor(0.7500))
     """
 
-    weighted = True
     log_weights: Tensor
     components: ThetaDistribution
     circular: tuple[bool, ...] = ()
@@ -58,10 +49,6 @@ class MixturePosterior(ThetaDistribution):
         """What a component takes, and one more to pick it."""
         return self.components.noise_width + 1
 
-    def from_noise(self, noise: Tensor) -> Tensor:
-        """Samples (S, ..., D) from noise (S, ..., W): the last number of the first sample picks the components."""
-        return self.weighted_from_noise(noise)[0]
-
     def weighted_from_noise(self, noise: Tensor, places: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Samples (S, ..., D) and the logarithms of their weights, (S, ...): 1/S, with a gradient.
 
@@ -70,10 +57,10 @@ class MixturePosterior(ThetaDistribution):
             places: (S, ...), where each sample lies between 0 and 1 on the weights laid end to end; evenly spaced
                 places, moved by the last number of the first sample's noise, when None.
         """
-        places = stratified(noise[0, ..., -1], noise.shape[0]) if places is None else places
+        places = bases.stratified(noise[0, ..., -1], noise.shape[0]) if places is None else places
         ends = self.log_weights.exp().cumsum(-1)[..., :-1].movedim(-1, 0)
         choose = _chooser((places >= ends[:, None]).sum(0), self.log_weights.shape)
-        log_weights = even_log_weights(places)
+        log_weights = bases.even_log_weights(places)
         if torch.is_grad_enabled():
             chosen = choose(self.log_weights[..., None])[..., 0]
             log_weights = log_weights + chosen - chosen.detach()
@@ -112,13 +99,7 @@ class MixturePosterior(ThetaDistribution):
     @property
     def mean(self) -> Tensor:
         """The weighted mean, (..., D); of angles the direction of the mean."""
-        weights = self.log_weights.exp()[..., None]
-        means = self.components.mean
-
-        def direction(line: Tensor, angles: Tensor) -> Tensor:
-            return torch.atan2((weights * angles.sin()).sum(-2), (weights * angles.cos()).sum(-2))
-
-        return by_kind((weights * means).sum(-2), self.circular, direction, means)
+        return self.mean_of(self.components.mean, self.log_weights.exp())
 
     @property
     def mode(self) -> Tensor:
@@ -138,13 +119,6 @@ class MixturePosterior(ThetaDistribution):
     def device(self) -> torch.device:
         """Of its tensors."""
         return self.log_weights.device
-
-    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """The central interval of each parameter, each end (..., D), from 1,000 samples; of angles around the mean.
-
-        With modes far apart most of it may be empty: `region` and `contains` are for that.
-        """
-        return sampled_interval(self, level, self.circular)
 
 
 def _chooser(index: Tensor, batch: torch.Size) -> Callable[[Tensor], Tensor]:
@@ -214,7 +188,7 @@ class Mixture(PosteriorFamily):
         turn = 2 * math.pi / self.k * mode
         # Multiples of the golden angle come close to no point twice.
         offsets = self.spread * torch.sin(_GOLDEN_ANGLE * mode * torch.arange(1, transform.dim + 1))
-        return by_kind(offsets, transform.circular, lambda part: wrap_angle(turn).expand_as(part))
+        return by_kind(offsets, transform.circular, lambda part: bases.wrap_angle(turn).expand_as(part))
 
     def shared(self, transform: Transform) -> Mapping[str, Tensor]:
         """The base's tensors."""

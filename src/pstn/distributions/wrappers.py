@@ -12,15 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from pstn._checks import require_finite_number, require_positive_number
-from pstn.distributions.base import (
-    PosteriorFamily,
-    Prior,
-    ThetaDistribution,
-    by_kind,
-    even_log_weights,
-    sampled_interval,
-    stratified,
-)
+from pstn.distributions.base import Mixed, PosteriorFamily, Prior, ThetaDistribution, even_log_weights, stratified
 from pstn.distributions.mixture import Mixture, MixturePosterior
 from pstn.distributions.student_t import StudentT
 from pstn.transforms import Transform
@@ -28,7 +20,7 @@ from pstn.transforms import Transform
 
 @final
 @dataclass(frozen=True, eq=False)
-class GatedPosterior(ThetaDistribution):
+class GatedPosterior(Mixed):
     """A posterior, or else the identity, with the probability that an input is to be left alone.
 
     Samples, modes, the mean and intervals are gated. `log_prob` and `kl` are those of `base`: the identity alone has a
@@ -47,7 +39,6 @@ class GatedPosterior(ThetaDistribution):
                 [0.]])
     """
 
-    weighted = True
     base: ThetaDistribution
     logit: Tensor
     identity: Tensor
@@ -57,10 +48,6 @@ class GatedPosterior(ThetaDistribution):
     def noise_width(self) -> int:
         """What the base takes, and one more for the gate."""
         return self.base.noise_width + 1
-
-    def from_noise(self, noise: Tensor) -> Tensor:
-        """Samples (S, ..., D): the identity for as many of them as its probability says, the base's for the others."""
-        return self.weighted_from_noise(noise)[0]
 
     def weighted_from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Samples (S, ..., D) and the logarithms of their weights, (S, ...), with a gradient to both parts."""
@@ -95,14 +82,9 @@ class GatedPosterior(ThetaDistribution):
     @property
     def mean(self) -> Tensor:
         """The weighted mean of the identity and the base's mean, (..., D); of angles the direction of the mean."""
-        share, mean = self.logit.sigmoid()[..., None], self.base.mean
-
-        def direction(line: Tensor, angle: Tensor, identity: Tensor) -> Tensor:
-            sine = share * identity.sin() + (1 - share) * angle.sin()
-            return torch.atan2(sine, share * identity.cos() + (1 - share) * angle.cos())
-
-        line = share * self.identity + (1 - share) * mean
-        return by_kind(line, self.circular, direction, mean, self.identity.expand_as(mean))
+        share, mean = self.logit.sigmoid(), self.base.mean
+        means = torch.stack([self.identity.expand_as(mean), mean], -2)
+        return self.mean_of(means, torch.stack([share, 1 - share], -1))
 
     @property
     def mode(self) -> Tensor:
@@ -118,10 +100,6 @@ class GatedPosterior(ThetaDistribution):
     def device(self) -> torch.device:
         """Of its tensors."""
         return self.logit.device
-
-    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """The central interval of each parameter, each end (..., D), from 1,000 samples; of angles around the mean."""
-        return sampled_interval(self, level, self.circular)
 
 
 @final
