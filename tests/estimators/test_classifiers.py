@@ -131,14 +131,6 @@ def test_the_search_tries_all_settings_together_and_keeps_the_best():
     np.testing.assert_allclose(list(shared.kl_weight_losses_.values()), list(losses.values()), rtol=1e-3)
 
 
-def test_jobs_without_a_search_are_warned_of():
-    X, y = examples((8, 8), count=16)
-    for jobs in 2, -1:
-        with pytest.warns(UserWarning, match="n_jobs.*has no effect.*kl_weight='auto'"):
-            quick(n_jobs=jobs).fit(X, y)
-    quick(n_jobs=1).fit(X, y)
-
-
 def test_early_stopping_stops_and_keeps_the_best():
     X, y = examples(count=40)
     labels = np.random.default_rng(0).permutation(y)  # nothing to learn
@@ -174,7 +166,7 @@ def test_partial_fit_passes_over_what_it_is_given():
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(20, 8), (13, 4), (9, 8), (5, 5), (3, 64), (20, None)])
-def test_partial_fit_sees_every_example_once(count, batch_size, monkeypatch):
+def test_partial_fit_sees_every_example(count, batch_size, monkeypatch):
     X, y = examples(count=count)
     seen = []
 
@@ -182,20 +174,14 @@ def test_partial_fit_sees_every_example_once(count, batch_size, monkeypatch):
         def __init__(self, models, x, y, members, recipe, **options):
             super().__init__(models, x, y, members, recipe, **options)
             steps = self.steps_per_epoch
-            order = self.stacks[0]._order.draw(self.recipe.epochs * steps - steps, steps).flatten()
-            weights = torch.ones(len(x)) if options["weights"] is None else options["weights"]
-            seen.append((x[order], weights[order], self.recipe.batch_size))
+            seen.append(x[self.stacks[0]._order.draw(self.recipe.epochs * steps - steps, steps).flatten()])
 
     monkeypatch.setattr(classifiers, "Population", Seeing)
     classifier = quick(pstn.CNNClassifier, batch_size=batch_size).partial_fit(X, y, classes=["no", "yes"])
     for _ in range(2):
         classifier.partial_fit(X, y)
-    for x, weights, batch in seen:
-        counted = x[weights > 0].flatten(1)
-        assert len(counted) == len(counted.unique(dim=0)) == count
-        assert weights[weights > 0].unique().numel() == 1
-        assert weights.mean() == pytest.approx(1)
-        assert batch <= (batch_size or 64)
+    for x in seen:
+        assert len(x.flatten(1).unique(dim=0)) == count <= len(x) < count + classifier._steps // 3
 
 
 def test_partial_fits_over_one_set_are_one_fit():

@@ -8,25 +8,7 @@ from pstn.distributions.student_t import Posterior, StudentT
 from pstn.distributions.wrappers import Gated, GatedPosterior, Global, Hierarchical
 
 __all__ = [
-    "AtMode",
-    "GammaPrior",
-    "Gated",
-    "GatedPosterior",
-    "Global",
-    "Hierarchical",
-    "Mixture",
-    "MixturePosterior",
-    "NoPrior",
-    "Normal",
-    "NormalPosterior",
-    "NormalPrior",
-    "Point",
-    "PointPosterior",
-    "Posterior",
-    "PosteriorFamily",
-    "Prior",
-    "Region",
-    "StudentT",
-    "ThetaDistribution",
-    "normal_quantile",
-]
+    "AtMode", "GammaPrior", "Gated", "GatedPosterior", "Global", "Hierarchical", "Mixture", "MixturePosterior",
+    "NoPrior", "Normal", "NormalPosterior", "NormalPrior", "Point", "PointPosterior", "Posterior", "PosteriorFamily",
+    "Prior", "Region", "StudentT", "ThetaDistribution", "normal_quantile",
+]  # fmt: skip

@@ -31,6 +31,8 @@ from pstn.objective import LossFunction
 from pstn.training.linear import fit_ridge
 from pstn.transforms import Transform
 
+_TAKES = ("capability:multivariate", "capability:unequal_length", "capability:missing_values")
+_TAGS = {"X_inner_type": ["np-list", "numpy3D"], **dict.fromkeys(_TAKES, True)}
 __all__ = ["PSTNClassifier", "RocketPSTNClassifier", "SeriesTransformer", "rocket_features"]
 
 
@@ -68,13 +70,7 @@ class PSTNClassifier(BaseClassifier):  # type: ignore[misc]  # aeon has no types
         (20, 2)
     """
 
-    _tags = {  # noqa: RUF012  # aeon's name for it
-        "X_inner_type": ["np-list", "numpy3D"],
-        "capability:multivariate": True,
-        "capability:unequal_length": True,
-        "capability:missing_values": True,
-        "algorithm_type": "deeplearning",
-    }
+    _tags = {**_TAGS, "algorithm_type": "deeplearning"}  # noqa: RUF012  # aeon's name for it
 
     def __init__(
         self, transform: str | Transform = "auto", *, networks: str = "auto", kl_weight: float | str | None = None,
@@ -174,14 +170,7 @@ class SeriesTransformer(BaseCollectionTransformer):  # type: ignore[misc]  # aeo
         (20, 2, 50)
     """
 
-    _tags = {  # noqa: RUF012  # aeon's name for it
-        "X_inner_type": ["np-list", "numpy3D"],
-        "capability:multivariate": True,
-        "capability:unequal_length": True,
-        "capability:missing_values": True,
-        "removes_unequal_length": True,
-        "removes_missing_values": True,
-    }
+    _tags = {**_TAGS, "removes_unequal_length": True, "removes_missing_values": True}  # noqa: RUF012
 
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator

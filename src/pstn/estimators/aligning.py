@@ -467,23 +467,6 @@ class SeriesAligner(Warping, ClassifierMixin, ArrayEstimator, auto_wrap_output_k
 
     @torch.no_grad()
     def sample(self, X: ArrayLike, samples: int = 10, *, random_state: Any = None) -> NDArray[np.float32]:
-        """Versions of each series aligned by warps drawn from its posterior.
-
-        Args:
-            X: as for `fit`.
-            samples: S.
-            random_state: of the draw.
-
-        Returns:
-            (S, N, ...), each of the S in the shape and units of `X`, float32.
-        """
-        _checks.require_positive_int("samples", samples)
-        source = torch.Generator().manual_seed(draw_seed(random_state))
-        parts = [self.model_(x, samples, generator=source).warped for x in self._batches(X, samples)]
-        return np.concatenate([self._restored(part) for part in parts], axis=1)
-
-    @torch.no_grad()
-    def retime(self, X: ArrayLike, samples: int = 10, *, random_state: Any = None) -> NDArray[np.float32]:
         """Versions of each series with the timing of others: aligned, then brought to the time of a training series.
 
         They are augmentation learned from the data: warps that occur between series of a class, and no others.

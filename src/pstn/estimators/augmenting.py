@@ -133,9 +133,11 @@ class Augmenter(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_outp
         count = _checks.require_positive_int("samples", self.samples if samples is None else samples)
         if isinstance(self.warp_, RandomTransform):
             x = self.layout_.channels_first(self._read(X).astype(np.float32))
-            return self.layout_.as_given(_warp_at_random(self.warp_, x, count, draw_seed(random_state)))
-        draw = self.warp_.retime if isinstance(self.warp_, SeriesAligner) else self.warp_.sample
-        return draw(X, count, random_state=random_state)
+            repeated = torch.from_numpy(x).repeat(count, 1, 1)
+            theta = self.warp_.draw(len(repeated), generator=torch.Generator().manual_seed(draw_seed(random_state)))
+            made = self.warp_.make(repeated, theta, padding_mode="border").numpy()
+            return self.layout_.as_given(made.reshape(count, *x.shape))
+        return self.warp_.sample(X, count, random_state=random_state)
 
     def fit_resample(self, X: ArrayLike, y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         """The inputs and `samples` versions of each with their labels, as samplers of imbalanced-learn return them.
@@ -187,10 +189,3 @@ class Augmenter(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_outp
         if self.classifier is None:
             tags.estimator_type, tags.classifier_tags = None, None
         return tags
-
-
-def _warp_at_random(warp: RandomTransform, x: NDArray[np.float32], samples: int, seed: int) -> NDArray[np.float32]:
-    """Series (N, C, L) under fresh random warps, (S, N, C, L)."""
-    repeated = torch.from_numpy(x).repeat(samples, 1, 1)
-    theta = warp.draw(len(repeated), generator=torch.Generator().manual_seed(seed))
-    return warp.make(repeated, theta, padding_mode="border").numpy().reshape(samples, *x.shape)

@@ -113,8 +113,6 @@ class ArrayClassifier(ClassifierMixin, ArrayEstimator):  # type: ignore[misc]  #
         continues = self.warm_start and hasattr(self, "model_")
         known = self if continues else self._started(X, y, None)
         searches = getattr(self, "kl_weight", None) == "auto" and known._teach is None
-        if not searches and getattr(self, "n_jobs", None) not in (None, 1):
-            warnings.warn("n_jobs has no effect without a search: that of kl_weight='auto', without teach", UserWarning)
         data = known._data(X, y, sample_weight)
         if data.weights is not None:  # learning rates mean the same with weights and without
             if not data.weights.sum() > 0:
@@ -144,7 +142,7 @@ class ArrayClassifier(ClassifierMixin, ArrayEstimator):  # type: ignore[misc]  #
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> Self:
-        """Take one pass over these examples, each of them once, from where the estimator stands.
+        """Take one pass over these examples from where the estimator stands; a few may come twice, to fill a batch.
 
         Scaling is learned from the first call; there is no search for w and no early stopping. Weights count as they
         are: a weight of 2 means the same in every call, whatever the others in it. (`fit` divides by their mean.)
@@ -172,14 +170,9 @@ class ArrayClassifier(ClassifierMixin, ArrayEstimator):  # type: ignore[misc]  #
         per_pass = math.ceil(count / known._recipe(count).batch_size)
         batch = math.ceil(count / per_pass)
         if missing := per_pass * batch - count:
-            # A population takes whole batches: the first examples fill up the last one, with a weight of 0. For a loss
-            # without weights they count again.
-            x, y, weights = torch.cat([data.x, data.x[:missing]]), torch.cat([data.y, data.y[:missing]]), None
-            if TrainingLoss(self.loss).takes_weights:
-                given = torch.ones(count) if data.weights is None else data.weights
-                # The loss is a mean over whole batches: what the fillers do not count goes to the others.
-                weights = torch.cat([given * ((count + missing) / count), given.new_zeros(missing)])
-            data = TrainingData(x, y, weights)
+            # A population takes whole batches: the first examples fill up the last one.
+            x, y, weights = (None if part is None else torch.cat([part, part[:missing]]) for part in data)
+            data = data._replace(x=x, y=y, weights=weights)
         # Noise and batches are functions of the step, and a pass starts at a multiple of its length.
         passed = -(-known._steps // per_pass)
         recipe, member = Recipe(passed + 1, batch, **known._task()), known._member(known._seed, known._kl_weight)
@@ -506,7 +499,7 @@ class PSTNClassifier(WarpingClassifier):
         restarts: how often a network that ends at chance is trained again, with more care: see `pstn.fit`.
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
         n_jobs: processes that share the search, as joblib counts them. Without one, a fit runs in this process, with
-            the threads of torch, and more than one is warned of.
+            the threads of torch.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
 
     Attributes:
