@@ -291,12 +291,7 @@ class SeriesAligner(Warping, ClassifierMixin, ArrayEstimator, auto_wrap_output_k
         learning_rate: float = 3e-3, distance: str = "scaled", random_state: Any = None, device: str = "auto",
         verbose: int = 0,
     ) -> None:  # fmt: skip
-        self.transform, self.axes, self.teach, self.passes, self.objective = transform, axes, teach, passes, objective
-        self.separation, self.smoothness, self.augment, self.probabilistic = (
-            separation, smoothness, augment, probabilistic
-        )  # fmt: skip
-        self.samples, self.steps, self.learning_rate, self.distance = samples, steps, learning_rate, distance
-        self.random_state, self.device, self.lengths, self.verbose = random_state, device, lengths, verbose
+        self._set_parameters(locals())
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Learn the warps.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial, update_wrapper
 from types import MethodType
@@ -317,6 +317,11 @@ class ArrayEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
     model_: Any
     # Numbers of the warped samples that are held at once: features may be many more numbers.
     _values = 1 << 21
+
+    def _set_parameters(self, values: Mapping[str, Any]) -> None:
+        """Set the constructor's parameters as attributes, unchanged, as scikit-learn wants them."""
+        for name in self._get_param_names():
+            setattr(self, name, values[name])
 
     def _read(self, X: Any, *, reset: bool = False) -> NDArray[Any]:
         """Inputs (N, *shape), of one length and without gaps unless padded."""

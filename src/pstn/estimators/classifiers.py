@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Self, cast, final, get_args
@@ -93,11 +93,6 @@ class ArrayClassifier(ClassifierMixin, ArrayEstimator):  # type: ignore[misc]  #
     _seed: int
     _steps: int
 
-    def _set_parameters(self, values: Mapping[str, Any]) -> None:
-        """Set the constructor's parameters as attributes, unchanged, as scikit-learn wants them."""
-        for name in self._get_param_names():
-            setattr(self, name, values[name])
-
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from examples.
 
@@ -171,8 +166,8 @@ class ArrayClassifier(ClassifierMixin, ArrayEstimator):  # type: ignore[misc]  #
         batch = math.ceil(count / per_pass)
         if missing := per_pass * batch - count:
             # A population takes whole batches: the first examples fill up the last one.
-            x, y, weights = (None if part is None else torch.cat([part, part[:missing]]) for part in data)
-            data = data._replace(x=x, y=y, weights=weights)
+            parts: Any = (None if part is None else torch.cat([part, part[:missing]]) for part in data)
+            data = TrainingData(*parts)
         # Noise and batches are functions of the step, and a pass starts at a multiple of its length.
         passed = -(-known._steps // per_pass)
         recipe, member = Recipe(passed + 1, batch, **known._task()), known._member(known._seed, known._kl_weight)
