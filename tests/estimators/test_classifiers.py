@@ -208,13 +208,6 @@ def test_copies_and_pickles_answer_alike(kind):
         fresh.predict(X)
 
 
-def test_a_transform_is_a_parameter_and_a_method():
-    classifier = quick(transform="crop").set_params(transform="affine")
-    assert callable(classifier.transform)
-    assert clone(classifier).get_params()["transform"] == "affine"
-    assert "transform='affine'" in repr(classifier)
-
-
 def test_warm_start_continues_and_a_cold_start_does_not():
     X, y = examples()
     classifier = quick(warm_start=True, learning_rate=1e-6).fit(X, y)
