@@ -233,7 +233,7 @@ def unpack(X: Any, kind: str = "auto", axes: str = "auto") -> tuple[Any, list[ND
     if hasattr(X, "iloc") and getattr(X, "ndim", 0) == 2:
         if not X.size or np.ndim(X.iloc[0, 0]) != 1:
             return X, None, axes
-        nested = [_join_channels([np.asarray(cell, np.float64) for cell in row]) for row in X.to_numpy()]
+        nested = [_padded([np.asarray(cell, np.float64) for cell in row]) for row in X.to_numpy()]
         return X, nested, "NLC" if axes == "NLC" else "NCL"
     listed = isinstance(X, (list, tuple)) or (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1)
     if not listed or not len(X) or not all(np.ndim(x) if hasattr(x, "shape") else isinstance(x, list) for x in X):
@@ -259,12 +259,13 @@ def unpack(X: Any, kind: str = "auto", axes: str = "auto") -> tuple[Any, list[ND
     return X, series, axes
 
 
-def _join_channels(channels: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """(C, L), with NaN behind channels that end before the longest."""
-    joined = np.full((len(channels), max(map(len, channels))), np.nan)
-    for row, channel in zip(joined, channels, strict=True):
-        row[: len(channel)] = channel
-    return joined
+def _padded(arrays: list[NDArray[np.float64]], length: int = 0) -> NDArray[np.float64]:
+    """(N, ..., L) of arrays (..., L_i), with NaN behind those that end before the longest, or before a length."""
+    longest = max(length, *(x.shape[-1] for x in arrays))
+    padded = np.full((len(arrays), *arrays[0].shape[:-1], longest), np.nan)
+    for row, x in zip(padded, arrays, strict=True):
+        row[..., : x.shape[-1]] = x
+    return padded
 
 
 def _set_lengths(series: list[NDArray[np.float64]], layout: Layout, lengths: str) -> tuple[NDArray[np.float64], Layout]:
@@ -282,13 +283,7 @@ def _set_lengths(series: list[NDArray[np.float64]], layout: Layout, lengths: str
         other = next(steps for steps in sorted(found) if steps != length)
         ways = "lengths='resample' or 'pad' in the constructor takes others"
         raise ValueError(f"X must hold series of length {length}, as in fit, where all had one, got {other}: {ways}")
-    if lengths == "pad":
-        filled = [equalise([x], x.shape[-1])[0] for x in cut]
-        array = np.full((len(cut), layout.channels, max(length, *found)), np.nan)
-        for row, x in zip(array, filled, strict=True):
-            row[:, : x.shape[-1]] = x
-    else:
-        array = equalise(cut, length)
+    array = _padded([equalise([x])[0] for x in cut], length) if lengths == "pad" else equalise(cut, length)
     return layout.as_given(array), replace(layout, lengths=lengths)
 
 

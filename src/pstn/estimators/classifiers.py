@@ -46,16 +46,14 @@ from pstn.transforms import Transform
 __all__ = ["CNNClassifier", "PSTNClassifier", "STNClassifier", "Uncertainty"]
 
 _LEARNING_RATES = {"image": 1e-3, "series": 3e-3, "published": 1e-3}
-# How parameters are checked when training starts: scikit-learn sets them unchecked. Some may be None, to be chosen.
-_PARAMETERS = {
-    **dict.fromkeys(("test_samples", "patience"), _checks.require_positive_int),
-    **dict.fromkeys(("localizer_factor", "validation_fraction"), _checks.require_positive_number),
+# How parameters are checked when training starts: scikit-learn sets them unchecked.
+_CHECKS = {
+    **dict.fromkeys(
+        ("test_samples", "patience", "epochs", "batch_size", "width", "train_samples"), _checks.require_positive_int
+    ),
+    **dict.fromkeys(("localizer_factor", "validation_fraction", "learning_rate"), _checks.require_positive_number),
     "weight_decay": _checks.require_nonnegative_number,
     "restarts": _checks.require_nonnegative_int,
-}
-_OPTIONAL = {
-    **dict.fromkeys(("epochs", "batch_size", "width", "train_samples"), _checks.require_positive_int),
-    "learning_rate": _checks.require_positive_number,
 }
 
 
@@ -217,10 +215,10 @@ class ArrayClassifier(ClassifierMixin, ArrayEstimator):  # type: ignore[misc]  #
         return fresh
 
     def _check_parameters(self) -> None:
-        parameters = self.get_params(deep=False)
-        for name, require in (_PARAMETERS | _OPTIONAL).items():
-            if name in parameters and (name in _PARAMETERS or parameters[name] is not None):
-                require(name, parameters[name])
+        parameters, defaults = self.get_params(deep=False), type(self)().get_params(deep=False)
+        for name in _CHECKS.keys() & parameters.keys():
+            if parameters[name] is not None or defaults[name] is not None:  # None: to be chosen
+                _CHECKS[name](name, parameters[name])
         if not self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}")
         _checks.require_choice("networks", self.networks, ("auto", "inception", "resnet"))
