@@ -173,13 +173,9 @@ class ThetaDistribution(ABC):
 
     @final
     def rsample(
-        self,
-        samples: int = 1,
-        method: SamplingMethod = "iid",
-        *,
-        generator: torch.Generator | None = None,
+        self, samples: int = 1, method: SamplingMethod = "iid", *, generator: torch.Generator | None = None,
         noise: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Draw theta with gradients to the distribution's parameters.
 
         Args:
@@ -195,13 +191,9 @@ class ThetaDistribution(ABC):
 
     @final
     def weighted_sample(
-        self,
-        samples: Samples = 1,
-        method: SamplingMethod = "iid",
-        *,
-        generator: torch.Generator | None = None,
+        self, samples: Samples = 1, method: SamplingMethod = "iid", *, generator: torch.Generator | None = None,
         noise: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Draw theta as `rsample` does, (S, ..., D), with the logarithms of the samples' weights, (S, ...).
 
         Args:

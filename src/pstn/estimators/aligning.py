@@ -156,13 +156,9 @@ class AligningModel(TransformerModel):
         return points
 
     def forward(
-        self,
-        x: Tensor,
-        samples: int | None = None,
-        *,
-        noise: Tensor | None = None,
+        self, x: Tensor, samples: int | None = None, *, noise: Tensor | None = None,
         generator: torch.Generator | None = None,
-    ) -> Alignment:
+    ) -> Alignment:  # fmt: skip
         """(B, C, L) -> the series under S samples of their warps."""
         if self.training and self.augment:
             family = self.layer.transform

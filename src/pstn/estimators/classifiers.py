@@ -82,14 +82,11 @@ class ArrayClassifier(ClassifierMixin, ArrayEstimator):  # type: ignore[misc]  #
 
     _model_kind: Any
     classes_: NDArray[Any]
-    loss_curve_: list[float]
     _make: partial[Any]
     _optimiser: dict[str, Tensor] | None
     _kl_weight: float | None
     _teach: RandomTransform | None = None
     _tuned: Tuned | None
-    _seed: int
-    _steps: int
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from examples.
