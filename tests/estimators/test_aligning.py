@@ -11,7 +11,6 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
-from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import pstn
 from largest_tensor import LargestTensor
@@ -273,32 +272,6 @@ def test_whitened_cpab_is_cpab_under_its_smoothness_prior():
     torch.testing.assert_close(there, cpab.apply(prior.sample(noise=noise), points))
     torch.testing.assert_close(family.apply_inverse(noise, there), points.expand(3, 9, 1), atol=1e-5, rtol=0)
     torch.testing.assert_close(family.apply(family.inverse(noise), points), family.apply_inverse(noise, points))
-
-
-# Nothing is excepted of the aligner, which passes all of scikit-learn's checks. Those that take longest are slow tests.
-_SLOW = {"check_fit_score_takes_y", "check_classifiers_train", "check_classifiers_classes"}
-
-
-# Of the augmenter one thing is: what it makes in training is not what it hands on afterwards.
-_VERSIONS = {"check_transformer_general", "check_transformer_data_not_an_array"}
-
-
-def checks():
-    quick = pstn.SeriesAligner(steps=5)
-    for checked in (quick, pstn.Augmenter(quick, samples=1), pstn.Augmenter(quick, SVC(), samples=1)):
-        for estimator, check in estimator_checks_generator(checked):
-            name = (check.func if isinstance(check, functools.partial) else check).__name__
-            marks = [pytest.mark.slow] if name in _SLOW or getattr(checked, "classifier", None) else []
-            if isinstance(checked, pstn.Augmenter) and name in _VERSIONS:
-                reason = "fit_transform makes versions to train on, and transform hands on the inputs"
-                marks.append(pytest.mark.xfail(raises=AssertionError, strict=True, reason=reason))
-            yield pytest.param(estimator, check, marks=marks, id=f"{checked!r:.30}-{name}")
-
-
-@pytest.mark.parametrize(("estimator", "check"), list(checks()))
-@pytest.mark.filterwarnings("ignore")  # the checks make estimators warn on purpose
-def test_aligner_and_augmenter_pass_the_checks_of_scikit_learn(estimator, check):
-    check(estimator)
 
 
 def test_an_augmenter_uses_a_fitted_estimator_as_it_is_and_fits_any_other():

@@ -19,13 +19,15 @@ from pstn.data import balanced_indices, load_digits, load_italy_power_demand
 
 # Small arrays are read by the rule alone: tests/estimators/test_series_input.py tests the warning.
 pytestmark = pytest.mark.filterwarnings("ignore:X .N, .* is read as")
+# Checks that are not passed, and why; all others are.
 FAILS = {
     "check_sample_weight_equivalence_on_dense_data": (
         "training is stochastic: a repeated example is drawn into other batches, beside other noise, than one of "
         "weight 2; the losses agree in expectation, not to 1e-7"
     )
 }
-"""Checks that the estimators do not pass, and why. All others pass."""
+_VERSIONS = "fit_transform makes versions to train on, and transform hands on the inputs"
+FAILS_OF_AUGMENTER = dict.fromkeys(("check_transformer_general", "check_transformer_data_not_an_array"), _VERSIONS)
 
 # Networks compute in float32: the last bits of a probability depend on its place in the batch, and these want 1e-7.
 ROUNDED = {"check_methods_sample_order_invariance", "check_methods_subset_invariance"}
@@ -37,7 +39,12 @@ ESTIMATORS = [
     pstn.PSTNClassifier(kl_weight=1e-3, test_samples=3, **_SMALL),
     pstn.STNClassifier(**_SMALL),
     pstn.CNNClassifier(**_SMALL),
+    pstn.SeriesAligner(steps=5),
+    pstn.Augmenter(pstn.SeriesAligner(steps=5), samples=1),
+    pstn.Augmenter(pstn.SeriesAligner(steps=5), SVC(), samples=1),
 ]
+# Those of the aligner that take longest.
+_SLOW = {"check_fit_score_takes_y", "check_classifiers_train", "check_classifiers_classes"}
 # A part of the checks that takes seconds, for the P-STN alone; the slow tests run the rest for all three.
 _QUICK = {
     "check_estimator_cloneable", "check_estimator_tags_renamed", "check_valid_tag_types", "check_estimator_repr",
@@ -57,16 +64,22 @@ def name_of(check):
 
 def all_checks():
     for estimator in ESTIMATORS:
+        kind = type(estimator)
+        fails = FAILS_OF_AUGMENTER if kind is pstn.Augmenter else FAILS
         for one, check in estimator_checks_generator(estimator):
-            if isinstance(estimator, pstn.STNClassifier) and name_of(check) not in _QUICK:
+            name = name_of(check)
+            if kind is pstn.STNClassifier and name not in _QUICK:
                 continue  # it adds a constructor to two classes that the P-STN's estimator has too
-            quick = name_of(check) in _QUICK and isinstance(estimator, pstn.PSTNClassifier)
-            # The quick ones ask for no accuracy.
-            one = clone(one).set_params(epochs=1) if quick else one
+            if kind is pstn.PSTNClassifier and name in _QUICK:
+                quick, one = True, clone(one).set_params(epochs=1)  # the quick ones ask for no accuracy
+            else:
+                quick = (
+                    name not in _SLOW and kind in (pstn.SeriesAligner, pstn.Augmenter) and "SVC" not in repr(estimator)
+                )
             marks = [] if quick else [pytest.mark.slow]
-            if name_of(check) in FAILS:
-                marks.append(pytest.mark.xfail(raises=AssertionError, strict=True, reason=FAILS[name_of(check)]))
-            yield pytest.param(one, check, marks=marks, id=f"{type(estimator).__name__}-{name_of(check)}")
+            if name in fails:
+                marks.append(pytest.mark.xfail(raises=AssertionError, strict=True, reason=fails[name]))
+            yield pytest.param(one, check, marks=marks, id=f"{estimator!r:.30}-{name}")
 
 
 @pytest.mark.parametrize(("estimator", "check"), list(all_checks()))
