@@ -82,7 +82,7 @@ def _draw_prediction(model: Any, x: Any, samples: int, channel: int) -> Figure:
             wanted = estimator.layout_.shape
             if np.ndim(x) != len(wanted):
                 raise ValueError(f"x must be one series of shape {wanted}, got {np.shape(x)}")
-            inputs, names = next(estimator._batches(model._read(np.asarray(x)[None]))), estimator.classes_
+            inputs, names = next(estimator._batches(np.asarray(x)[None])), estimator.classes_
             prediction = estimator._predict(inputs)
         layer, generator = network.layer, torch.Generator().manual_seed(0)
         warped = layer(inputs, samples, generator=generator).warped

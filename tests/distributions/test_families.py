@@ -8,7 +8,6 @@ from scipy import integrate, stats
 from torch import nn
 
 import pstn
-from pstn.distributions import normal, student_t
 from refusals import refused
 
 FAMILIES = {
@@ -258,10 +257,3 @@ def test_transformations_say_which_parameters_are_angles():
         turn = 2 * math.pi * torch.tensor(family.circular).double()
         theta = family.initial().double() + 0.3
         torch.testing.assert_close(family.grid(theta, (5, 7)), family.grid(theta + turn, (5, 7)))
-
-
-def test_the_shape_of_a_posterior_wraps_no_angle(monkeypatch):
-    for module, kind in ((student_t, pstn.Posterior), (normal, pstn.NormalPosterior)):
-        monkeypatch.setattr(module, "wrap", lambda *_: pytest.fail("wrapped"))
-        q = kind(torch.zeros(2, 1), torch.ones(2, 1), circular=(True,))
-        assert (q.shape, q.device.type) == ((2, 1), "cpu")

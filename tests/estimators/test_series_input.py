@@ -16,6 +16,7 @@ from archive_shapes import UCR, UEA
 from pstn.data.files import DataWarning
 from pstn.estimators.arrays import choose_layout, read_inputs, unpack, warn_if_ambiguous
 from pstn.training.evaluate import log_probs_of
+from refusals import refused
 
 # Some tests take only a step or two.
 pytestmark = pytest.mark.filterwarnings("ignore:The transformation is the identity")
@@ -54,9 +55,9 @@ READERS = {
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_no_estimator_misreads_a_set_of_the_archives_without_a_warning(reader):
-    forms = [(shape, at) for number, *rest in UEA.values() for shape, at in in_both_orders(number, *rest)]
-    forms += [(shape, at) for number, steps in UCR.values() for shape, at in in_both_orders(number, 1, steps)]
-    for shape, (channels, steps) in forms:
+    sets = [*UEA.values(), *((number, 1, steps) for number, steps in UCR.values())]
+    forms = [*((each, each) for each in sets), *((each[:1] + each[:0:-1], each) for each in sets)]
+    for shape, (_, channels, steps) in forms:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             # As large as the set, without its memory.
@@ -71,11 +72,6 @@ def test_no_estimator_misreads_a_set_of_the_archives_without_a_warning(reader):
         assert read_inputs(clone(reader), normalised, reset=True)[1].shape == (steps,)
 
 
-def in_both_orders(number, channels, steps):
-    """(N, C, L) and (N, L, C), with (C, L)."""
-    return [((number, channels, steps), (channels, steps)), ((number, steps, channels), (channels, steps))]
-
-
 def test_flat_images_are_read_as_series_with_a_warning():
     rng, y = np.random.default_rng(0), np.arange(12) % 2
     pixels = rng.integers(0, 17, (12, 64))
@@ -87,25 +83,15 @@ def test_flat_images_are_read_as_series_with_a_warning():
         quick().fit(series, y)
 
 
-def test_images_with_many_channels_last_are_read_with_a_warning():
-    assert not read((16, 16, 4))[1]
-    assert read((16, 32, 32))[1]
-    assert not read((16, 32, 32), "image")[1]
-
-
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [
-        ((28, 28), "uint8"),
-        ((28, 30), "uint8"),
-        ((1, 50), "float64"),
-        ((50, 1), "float64"),
-        ((24,), "float32"),
-        ((32, 30, 3), "int8"),
-    ],
-)
+    [((28, 28), "uint8"), ((28, 30), "uint8"), ((1, 50), "float64"), ((50, 1), "float64"), ((24,), "float32"),
+     ((32, 30, 3), "int8"), ((16, 16, 4), "float64")],
+)  # fmt: skip
 def test_shapes_with_one_reading_are_quiet(shape, dtype):
     assert not read(shape, dtype=dtype)[1]
+    assert read((16, 32, 32))[1]  # many channels last
+    assert not read((16, 32, 32), "image")[1]
 
 
 def test_a_list_of_arrays_of_one_shape_is_read_as_the_array_is():
@@ -117,18 +103,13 @@ def test_a_list_of_arrays_of_one_shape_is_read_as_the_array_is():
         assert pstn.SeriesAligner(steps=1).fit(X, y).layout_.channels == 28
 
 
-def test_axes_of_images_are_refused():
-    with pytest.raises(ValueError, match="axes must be"):
-        choose_layout((28, 28), "image", "NLC")
-
-
 def ragged(count=12, channels=2):
     rng = np.random.default_rng(0)
     return [rng.normal(size=(channels, 20 + i % 5)) for i in range(count)], np.arange(count) % 2
 
 
-def quick(kind=pstn.CNNClassifier, **options):
-    return kind(**{"epochs": 1, "width": 2, "random_state": 0, **options})
+def quick(of=pstn.CNNClassifier, **options):
+    return of(**{"epochs": 1, "width": 2, "random_state": 0, **options})
 
 
 def test_all_forms_of_the_same_series_predict_the_same():
@@ -176,9 +157,7 @@ def test_lists_of_unequal_length_pass_through_the_tools_of_scikit_learn():
 def test_lists_of_numbers_are_series():
     lists, y = [[float(i)] * (5 + i % 3) for i in range(12)], np.arange(12) % 2
     assert quick().fit(lists, y).layout_.shape == (7,)
-    for wrong in ([["a", "b"], ["c"]], [[1.0, [2.0]], [3.0]], [[[1.0, 2.0], [3.0]], [[4.0]]]):
-        with pytest.raises(ValueError, match="X must hold series of numbers"):
-            quick().fit(wrong, [0, 1])
+    assert unpack([[1.0, 2.0], [3.0, 4.0]])[1] is None
 
 
 def test_arrays_with_channels_last_are_those_with_channels_first():
@@ -195,10 +174,6 @@ ESTIMATORS = {
     "aligner": lambda **options: pstn.SeriesAligner(steps=1, random_state=0, **options),
     "augmenter": lambda **options: pstn.Augmenter(pstn.data.RandomCPAB(pstn.CPAB(tess=4)), **options),
 }
-
-
-def read_by(estimator, X):
-    return estimator._read(X)
 
 
 @pytest.fixture(params=ESTIMATORS)
@@ -218,7 +193,7 @@ def test_the_test_part_follows_the_lengths_of_the_training_part(make):
     estimator = pickle.loads(pickle.dumps(make().fit(series, y)))
     assert estimator.layout_.shape == (2, 24)
     one_length = np.stack([x[:, :20] for x in series])
-    np.testing.assert_array_equal(read_by(estimator, one_length), read_by(estimator, list(one_length)))
+    np.testing.assert_array_equal(estimator._read(one_length), estimator._read(list(one_length)))
     even = make(axes="NCL").fit(one_length, y)
     padded = np.pad(one_length, ((0, 0), (0, 0), (0, 4)), constant_values=np.nan)
     late = one_length.copy()
@@ -228,11 +203,11 @@ def test_the_test_part_follows_the_lengths_of_the_training_part(make):
             even.transform(other) if hasattr(even, "transform") else even.predict(other)
     for other in one_length[..., :15], padded:
         with pytest.raises(ValueError, match="X must hold inputs of shape"):
-            read_by(even, other)
+            even._read(other)
     flexible = make(axes="NCL", lengths="resample").fit(one_length, y)
     for other in series, padded, one_length[..., :15]:
-        assert read_by(flexible, other).shape == (12, 2, 20)
-    np.testing.assert_allclose(read_by(flexible, padded), one_length)
+        assert flexible._read(other).shape == (12, 2, 20)
+    np.testing.assert_allclose(flexible._read(padded), one_length)
 
 
 def test_one_rule_for_the_lengths_of_arrays_and_lists(make):
@@ -241,14 +216,14 @@ def test_one_rule_for_the_lengths_of_arrays_and_lists(make):
     for estimator in from_array, from_list:
         assert estimator.layout_.shape == (24,)
         for form in X, list(X), [x[~np.isnan(x)] for x in X], X[:, :20]:
-            assert read_by(estimator, form).shape == (12, 24)
-        np.testing.assert_array_equal(read_by(estimator, X), read_by(from_array, X))
+            assert estimator._read(form).shape == (12, 24)
+        np.testing.assert_array_equal(estimator._read(X), from_array._read(X))
     # All ended early: an array keeps its width, and so does a list.
     X[:, 20:] = np.nan
     for form in X, list(X):
         estimator = make().fit(form, y)
-        assert read_by(estimator, form).shape == X.shape
-        assert np.isfinite(read_by(estimator, form)).all()
+        assert estimator._read(form).shape == X.shape
+        assert np.isfinite(estimator._read(form)).all()
 
 
 def test_gaps_are_interpolated_and_trailing_ones_are_a_shorter_series():
@@ -264,22 +239,38 @@ def test_gaps_are_interpolated_and_trailing_ones_are_a_shorter_series():
     )
 
 
-def test_what_cannot_be_filled_in_is_refused():
-    with pytest.raises(ValueError, match="only NaN"):
-        read_inputs(quick(), [np.full(4, np.nan), np.zeros(3)])
-    with pytest.raises(ValueError, match="same channels"):
-        unpack([np.zeros((2, 4)), np.zeros((3, 5))])
-    with pytest.raises(ValueError, match="X must be one array"):
-        pstn.CNNClassifier("image").fit([np.zeros((2, 4)), np.zeros((2, 5))], [0, 1])
-    with pytest.raises(ValueError, match=r"2 channel\(s\), got others in X\[0\]"):
-        quick().fit(*ragged()).predict([np.zeros((3, 4)), np.zeros((3, 5))])
-    images = np.zeros((4, 8, 8))
-    images[0, 0, 0] = np.nan
-    with pytest.raises(ValueError, match="X must not contain NaN"):
-        pstn.CNNClassifier("image", epochs=1).fit(images, [0, 1, 0, 1])
-    assert unpack([[1.0, 2.0], [3.0, 4.0]])[1] is None
-    with pytest.raises(ValueError, match="lengths must be one of"):
-        quick(lengths="cut").fit(*ragged())
+def with_a(value, shape=(8, 20)):
+    X = np.random.default_rng(0).normal(size=shape)
+    X.flat[7] = value
+    return X, np.arange(len(X)) % 2
+
+
+SERIES, LABELS = ragged()
+test_what_cannot_be_read_is_refused = refused(
+    (lambda: choose_layout((28, 28), "image", "NLC"), ValueError, "axes must be"),
+    (lambda: read_inputs(quick(), [np.full(4, np.nan), np.zeros(3)]), ValueError, "only NaN"),
+    (lambda: unpack([np.zeros((2, 4)), np.zeros((3, 5))]), ValueError, "same channels"),
+    (lambda: quick(kind="image").fit([np.zeros((2, 4)), np.zeros((2, 5))], [0, 1]), ValueError, "X must be one array"),
+    (lambda: quick().fit(SERIES, LABELS).predict([np.zeros((3, 4)), np.zeros((3, 5))]), ValueError, "2 channel"),
+    (lambda: quick(kind="image").fit(*with_a(np.nan, (4, 8, 8))), ValueError, "X must not contain NaN"),
+    (lambda: quick(kind="series").fit(*with_a(np.inf)), ValueError, "infinity"),
+    (lambda: quick(kind="series").fit(*with_a(-np.inf)), ValueError, "infinity"),
+    (lambda: quick(lengths="cut").fit(SERIES, LABELS), ValueError, "lengths"),
+    (
+        lambda: quick(lengths="pad", teach="crop=0.2,0.1", of=pstn.PSTNClassifier).fit(SERIES, LABELS),
+        ValueError,
+        "teach",
+    ),
+    (lambda: quick(lengths="pad", fill=0.0, of=pstn.PSTNClassifier).fit(SERIES, LABELS), ValueError, "fill"),
+    (lambda: pstn.nn.Masked(pstn.nn.SeriesClassifier(1, 2, padded=False)), ValueError, "padded=True"),
+    (lambda: pstn.nn.make_model("pstn", 1, (20,), 2, masked=True), ValueError, "masked"),
+    (lambda: pstn.SpatialTransformer(pstn.Crop(), torch.nn.Flatten(), masked=True), ValueError, "masked"),
+    (lambda: quick(lengths="pad").fit(SERIES, LABELS).model_(torch.rand(2, 2, 24)), ValueError, "the last channel"),
+    *[
+        (lambda w=w: quick().fit(w, [0, 1]), ValueError, "X must hold series of numbers")
+        for w in ([["a", "b"], ["c"]], [[1.0, [2.0]], [3.0]], [[[1.0, 2.0], [3.0]], [[4.0]]])
+    ],
+)
 
 
 def test_verbose_prints_the_loss(capsys):
@@ -290,14 +281,6 @@ def test_verbose_prints_the_loss(capsys):
     assert "loss" in capsys.readouterr().out
     quick(pstn.PSTNClassifier, verbose=1, kl_weight="auto", test_samples=1).fit(X, y)
     assert "alpha" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("value", [np.inf, -np.inf])
-def test_infinity_is_refused_where_nan_is_not(value):
-    X = np.random.default_rng(0).normal(size=(8, 20))
-    X[3, 5] = value
-    with pytest.raises(ValueError, match="infinity"):
-        pstn.CNNClassifier(kind="series", epochs=1).fit(X, np.arange(8) % 2)
 
 
 masking = pytest.mark.parametrize(
@@ -376,20 +359,3 @@ def test_networks_with_masks_are_saved_and_pickled(kind, options, tmp_path):
     noise = {} if kind is pstn.CNNClassifier else {"noise": torch.rand(3, 12, fitted.model_.layer.noise_width)}
     with torch.no_grad():
         torch.testing.assert_close(*(log_probs_of(model(x, **noise)) for model in (loaded, fitted.model_)))
-
-
-def test_what_reads_no_mask_is_refused_by_name():
-    series, y = ragged()
-    for options in {"teach": "crop=0.2,0.1"}, {"fill": 0.0}:
-        with pytest.raises(ValueError, match=f"lengths must be 'resample' with {next(iter(options))}"):
-            quick(pstn.PSTNClassifier, lengths="pad", **({"width": None} | options)).fit(series, y)
-    with pytest.raises(ValueError, match="lengths must be 'auto' or 'resample'"):
-        pstn.SeriesAligner(lengths="pad").fit(series, y)
-    with pytest.raises(ValueError, match="padded=True"):
-        pstn.nn.Masked(pstn.nn.SeriesClassifier(1, 2, padded=False))
-    with pytest.raises(ValueError, match="masked must be False"):
-        pstn.nn.make_model("pstn", 1, (20,), 2, masked=True)
-    with pytest.raises(ValueError, match="masked must be False"):
-        pstn.SpatialTransformer(pstn.Crop(), torch.nn.Flatten(), masked=True)
-    with pytest.raises(ValueError, match="the mask as the last channel"):
-        quick(lengths="pad").fit(series, y).model_(torch.rand(2, 2, 24))

@@ -37,16 +37,20 @@ def _register_dataclass(cls: type[Any]) -> None:
     torch's own function of this name wants the fields now, and a class that is still being made has none yet.
     """
 
+    def is_constant(field: dataclasses.Field[Any]) -> bool:
+        return getattr(field.type, "__name__", field.type) in _CONSTANT
+
     def flatten(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
-        fields = dataclasses.fields(value)
-        leaves = [getattr(value, f.name) for f in fields if _annotation(f.type) not in _CONSTANT]
-        return leaves, tuple(getattr(value, f.name) for f in fields if _annotation(f.type) in _CONSTANT)
+        parts: tuple[list[Any], list[Any]] = ([], [])
+        for f in dataclasses.fields(value):
+            parts[is_constant(f)].append(getattr(value, f.name))
+        return parts[0], tuple(parts[1])
 
     def rebuild(leaves: Any, constants: Any) -> Any:
         # Transforms rebuild containers around placeholders that are not tensors: __post_init__ must not see them.
-        made, held, known = object.__new__(cls), iter(leaves), iter(constants)
+        made, parts = object.__new__(cls), (iter(leaves), iter(constants))
         for f in dataclasses.fields(cls):
-            object.__setattr__(made, f.name, next(known if _annotation(f.type) in _CONSTANT else held))
+            object.__setattr__(made, f.name, next(parts[is_constant(f)]))
         return made
 
     _pytree.register_pytree_node(
@@ -57,10 +61,6 @@ def _register_dataclass(cls: type[Any]) -> None:
         to_dumpable_context=list,
         from_dumpable_context=tuple,
     )
-
-
-def _annotation(annotation: Any) -> str:
-    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
 
 
 class ThetaDistribution(ABC):
@@ -173,13 +173,9 @@ class ThetaDistribution(ABC):
 
     @final
     def rsample(
-        self,
-        samples: int = 1,
-        method: SamplingMethod = "iid",
-        *,
-        generator: torch.Generator | None = None,
+        self, samples: int = 1, method: SamplingMethod = "iid", *, generator: torch.Generator | None = None,
         noise: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Draw theta with gradients to the distribution's parameters.
 
         Args:
@@ -195,13 +191,9 @@ class ThetaDistribution(ABC):
 
     @final
     def weighted_sample(
-        self,
-        samples: Samples = 1,
-        method: SamplingMethod = "iid",
-        *,
-        generator: torch.Generator | None = None,
+        self, samples: Samples = 1, method: SamplingMethod = "iid", *, generator: torch.Generator | None = None,
         noise: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Draw theta as `rsample` does, (S, ..., D), with the logarithms of the samples' weights, (S, ...).
 
         Args:
@@ -221,7 +213,13 @@ class ThetaDistribution(ABC):
         elif noise is None:
             noise = draw_noise(samples, shape, method=method, generator=generator, device=device)
         else:
-            _check_noise(noise, samples, shape)
+            _checks.require_floating("noise", noise)
+            if noise.dim() != len(shape) + 1 or noise.shape[1:] != torch.Size(shape) or noise.shape[0] < 1:
+                raise ValueError(f"noise must have shape (S, {', '.join(map(str, shape))}), got {tuple(noise.shape)}")
+            if samples not in (1, noise.shape[0]):
+                raise ValueError(f"samples must be left out or be the S of noise, {noise.shape[0]}, got {samples}")
+            if _checks.can_inspect_values(noise) and not bool(((noise >= 0) & (noise <= 1)).all()):
+                raise ValueError("noise must lie in (0, 1)")
         theta, log_weights = self.weighted_from_noise(noise)
         return theta, even_log_weights(theta[..., 0]) if log_weights is None else log_weights
 
@@ -252,6 +250,32 @@ class Located(ThetaDistribution):
         """Loc, (..., D), its angles within [-pi, pi]."""
         return wrap(self.loc, self.circular)
 
+    @property
+    def mean(self) -> Tensor:
+        """The mode, (..., D), where there is a mean."""
+        return self.mode
+
+    def _check(self, spread: str) -> None:
+        """Check location and spread, and keep them in float32 at least: half precision has too few bits.
+
+        Args:
+            spread: the name of its field, (..., D) or (..., 1), above 0.
+        """
+        loc, value = self.loc, getattr(self, spread)
+        _checks.require_floating("loc", loc)
+        _checks.require_floating(spread, value)
+        if loc.dim() < 1 or value.shape not in (loc.shape, torch.Size((*loc.shape[:-1], 1))):
+            found = f"{tuple(loc.shape)} and {tuple(value.shape)}"
+            raise ValueError(f"loc and {spread} must have one shape (..., D), or {spread} (..., 1), got {found}")
+        # One sum that is finite just when every value is good: on a GPU each look at a value stalls.
+        if _checks.can_inspect_values(loc, value) and not math.isfinite((loc.sum() + value.log().sum()).item()):
+            _checks.require_finite("loc of the posterior", loc, DIVERGED.format(head="mean"))
+            _checks.require_finite(f"{spread} of the posterior", value, DIVERGED.format(head="variance"))
+            if not bool((value > 0).all()):
+                raise ValueError(f"{spread} must be above 0 everywhere, got a minimum of {float(value.min()):g}")
+        for name in ("loc", spread):
+            object.__setattr__(self, name, at_least_float32(getattr(self, name)))
+
     @abstractmethod
     def quantile(self, probability: float | Tensor) -> Tensor:
         """The value that each parameter stays below with this probability, (..., D).
@@ -271,6 +295,38 @@ class Located(ThetaDistribution):
             return low, high
         half = by_kind((high - low) / 2, self.circular, lambda angle: angle.clamp(max=math.pi))
         return self.mode - half, self.mode + half
+
+
+class Mixed(ThetaDistribution):
+    """A distribution that picks one of several components for each sample, by a number of noise of its own."""
+
+    weighted = True
+    circular: tuple[bool, ...]
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """Samples (S, ..., D) from noise (S, ..., W): the last number of the first sample picks the components."""
+        return self.weighted_from_noise(noise)[0]
+
+    def mean_of(self, means: Tensor, weights: Tensor) -> Tensor:
+        """The mean of components (..., K, D) by weights (..., K): (..., D), of angles the direction of the mean."""
+        weights = weights[..., None]
+
+        def direction(line: Tensor, angles: Tensor) -> Tensor:
+            return torch.atan2((weights * angles.sin()).sum(-2), (weights * angles.cos()).sum(-2))
+
+        return by_kind((weights * means).sum(-2), self.circular, direction, means)
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central interval of each parameter, each end (..., D), from 1,000 samples; of angles around the mean.
+
+        With modes far apart most of it may be empty: `region` and `contains` are for that.
+        """
+        lower, upper = require_level(level)
+        theta, mean = self.region(level).theta, self.mean
+        around = by_kind(torch.zeros_like(mean), self.circular, lambda zero, mean: mean, mean)
+        difference = wrap(theta - around, self.circular).sort(dim=0).values
+        low, high = (difference[min(round(end * len(theta)), len(theta) - 1)] for end in (lower, upper))
+        return around + low, around + high
 
 
 class Region(NamedTuple):
@@ -329,6 +385,21 @@ class PosteriorFamily(ABC):
             numbers: by name, what each head returned, (..., n), and the shared tensors. Within a `Mixture` it is
                 (B, K, n), for K components.
         """
+
+
+class PriorFamily(PosteriorFamily):
+    """A family with a field `prior`, whose tensors stand among its own under names that begin with "prior_"."""
+
+    prior: Prior
+
+    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
+        """The prior's tensors."""
+        return {f"prior_{name}": start for name, start in self.prior.shared(transform).items()}
+
+    def built_prior(self, transform: Transform, numbers: Mapping[str, Tensor]) -> Prior:
+        """The prior from among the family's numbers."""
+        own = {name.removeprefix("prior_"): value for name, value in numbers.items() if name.startswith("prior_")}
+        return self.prior.build(transform, own)
 
 
 class Prior(ABC):
@@ -493,40 +564,6 @@ def chosen_prior(prior: Prior | None, alpha0: float | None, beta0: float | None)
     return GammaPrior(1.0 if alpha0 is None else alpha0, 1.0 if beta0 is None else beta0)
 
 
-def shared_with_prior(prior: Prior, transform: Transform) -> dict[str, Tensor]:
-    """The prior's tensors under the names that a posterior family gives them."""
-    return {f"prior_{name}": start for name, start in prior.shared(transform).items()}
-
-
-def built_prior(prior: Prior, transform: Transform, numbers: Mapping[str, Tensor]) -> Prior:
-    """The prior from among a family's numbers: the inverse of `shared_with_prior`."""
-    prefix = "prior_"
-    return prior.build(transform, {n[len(prefix) :]: v for n, v in numbers.items() if n.startswith(prefix)})
-
-
-def checked_parameters(loc: Any, spread: Any, name: str) -> tuple[Tensor, Tensor]:
-    """The location and the spread of a distribution, checked and in float32 at least: half precision has too few bits.
-
-    Args:
-        loc: (..., D).
-        spread: (..., D) or (..., 1), above 0.
-        name: of the spread, for messages.
-    """
-    _checks.require_floating("loc", loc)
-    _checks.require_floating(name, spread)
-    shapes = (loc.shape, torch.Size((*loc.shape[:-1], 1)))
-    if loc.dim() < 1 or spread.shape not in shapes:
-        found = f"{tuple(loc.shape)} and {tuple(spread.shape)}"
-        raise ValueError(f"loc and {name} must have one shape (..., D), or {name} (..., 1), got {found}")
-    # One sum that is finite just when every value is good: on a GPU each look at a value stalls.
-    if _checks.can_inspect_values(loc, spread) and not math.isfinite((loc.sum() + spread.log().sum()).item()):
-        _checks.require_finite("loc of the posterior", loc, DIVERGED.format(head="mean"))
-        _checks.require_finite(f"{name} of the posterior", spread, DIVERGED.format(head="variance"))
-        if not bool((spread > 0).all()):
-            raise ValueError(f"{name} must be above 0 everywhere, got a minimum of {float(spread.min()):g}")
-    return at_least_float32(loc), at_least_float32(spread)
-
-
 def stratified(u: Tensor, samples: int) -> Tensor:
     """S numbers in (0, 1), one in each S-th part of it, moved together by one uniform number: (...) -> (S, ...).
 
@@ -557,32 +594,12 @@ def require_level(level: float) -> tuple[float, float]:
     return (1 - level) / 2, (1 + level) / 2
 
 
-def sampled_interval(q: ThetaDistribution, level: float, circular: tuple[bool, ...]) -> tuple[Tensor, Tensor]:
-    """The central interval of each parameter, from the samples of `q.region`; that of an angle lies around its mean."""
-    lower, upper = require_level(level)
-    theta = q.region(level).theta
-    around = by_kind(torch.zeros_like(q.mean), circular, lambda zero, mean: mean, q.mean)
-    difference = wrap(theta - around, circular).sort(dim=0).values
-    low, high = (difference[min(round(end * len(theta)), len(theta) - 1)] for end in (lower, upper))
-    return around + low, around + high
-
-
 def checked_probability(probability: float | Tensor, loc: Tensor) -> Tensor:
     """A probability, or a tensor of them, in float64 on the device of `loc`; all must lie inside (0, 1)."""
     u = torch.as_tensor(probability, dtype=torch.float64, device=loc.device)
     if _checks.can_inspect_values(u) and not bool(((u > 0) & (u < 1)).all()):
         raise ValueError(f"probability must lie between 0 and 1, got {probability}")
     return u
-
-
-def _check_noise(noise: Any, samples: int, shape: tuple[int, ...]) -> None:
-    _checks.require_floating("noise", noise)
-    if noise.dim() != len(shape) + 1 or noise.shape[1:] != torch.Size(shape) or noise.shape[0] < 1:
-        raise ValueError(f"noise must have shape (S, {', '.join(map(str, shape))}), got {tuple(noise.shape)}")
-    if samples not in (1, noise.shape[0]):
-        raise ValueError(f"samples must be left out or be the S of noise, {noise.shape[0]}, got {samples}")
-    if _checks.can_inspect_values(noise) and not bool(((noise >= 0) & (noise <= 1)).all()):
-        raise ValueError("noise must lie in (0, 1)")
 
 
 def wrap_angle(angle: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A distribution over theta with several modes: a mixture of any other."""
+"""Families made from another: with several modes, with a gate for inputs that are fine, or with one for all inputs."""
 
 from __future__ import annotations
 
@@ -8,29 +8,22 @@ from dataclasses import dataclass, fields
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
-from pstn._checks import require_nonnegative_number, require_positive_int
-from pstn.distributions.base import (
-    PosteriorFamily,
-    Prior,
-    ThetaDistribution,
-    by_kind,
-    even_log_weights,
-    sampled_interval,
-    stratified,
-    wrap_angle,
-)
+from pstn import _checks
+from pstn.distributions import base as bases
+from pstn.distributions.base import Mixed, PosteriorFamily, Prior, ThetaDistribution, by_kind
 from pstn.distributions.student_t import StudentT
 from pstn.transforms import Transform
 
-_EACH = "each_"
+_EACH, _ALL = "each_", "all_"
 _GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class MixturePosterior(ThetaDistribution):
+class MixturePosterior(Mixed):
     """Several distributions over theta, each with a weight.
 
     Samples are stratified: of S samples each component has its share, rounded up or down. Their weights are 1/S, and
@@ -48,7 +41,6 @@ class MixturePosterior(ThetaDistribution):
         (tensor([[0.5000]]), tensor(0.7500))
     """
 
-    weighted = True
     log_weights: Tensor
     components: ThetaDistribution
     circular: tuple[bool, ...] = ()
@@ -58,10 +50,6 @@ class MixturePosterior(ThetaDistribution):
         """What a component takes, and one more to pick it."""
         return self.components.noise_width + 1
 
-    def from_noise(self, noise: Tensor) -> Tensor:
-        """Samples (S, ..., D) from noise (S, ..., W): the last number of the first sample picks the components."""
-        return self.weighted_from_noise(noise)[0]
-
     def weighted_from_noise(self, noise: Tensor, places: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Samples (S, ..., D) and the logarithms of their weights, (S, ...): 1/S, with a gradient.
 
@@ -70,10 +58,10 @@ class MixturePosterior(ThetaDistribution):
             places: (S, ...), where each sample lies between 0 and 1 on the weights laid end to end; evenly spaced
                 places, moved by the last number of the first sample's noise, when None.
         """
-        places = stratified(noise[0, ..., -1], noise.shape[0]) if places is None else places
+        places = bases.stratified(noise[0, ..., -1], noise.shape[0]) if places is None else places
         ends = self.log_weights.exp().cumsum(-1)[..., :-1].movedim(-1, 0)
         choose = _chooser((places >= ends[:, None]).sum(0), self.log_weights.shape)
-        log_weights = even_log_weights(places)
+        log_weights = bases.even_log_weights(places)
         if torch.is_grad_enabled():
             chosen = choose(self.log_weights[..., None])[..., 0]
             log_weights = log_weights + chosen - chosen.detach()
@@ -112,13 +100,7 @@ class MixturePosterior(ThetaDistribution):
     @property
     def mean(self) -> Tensor:
         """The weighted mean, (..., D); of angles the direction of the mean."""
-        weights = self.log_weights.exp()[..., None]
-        means = self.components.mean
-
-        def direction(line: Tensor, angles: Tensor) -> Tensor:
-            return torch.atan2((weights * angles.sin()).sum(-2), (weights * angles.cos()).sum(-2))
-
-        return by_kind((weights * means).sum(-2), self.circular, direction, means)
+        return self.mean_of(self.components.mean, self.log_weights.exp())
 
     @property
     def mode(self) -> Tensor:
@@ -138,13 +120,6 @@ class MixturePosterior(ThetaDistribution):
     def device(self) -> torch.device:
         """Of its tensors."""
         return self.log_weights.device
-
-    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """The central interval of each parameter, each end (..., D), from 1,000 samples; of angles around the mean.
-
-        With modes far apart most of it may be empty: `region` and `contains` are for that.
-        """
-        return sampled_interval(self, level, self.circular)
 
 
 def _chooser(index: Tensor, batch: torch.Size) -> Callable[[Tensor], Tensor]:
@@ -194,8 +169,8 @@ class Mixture(PosteriorFamily):
     spread: float = 0.1
 
     def __post_init__(self) -> None:
-        require_positive_int("k", self.k)
-        require_nonnegative_number("spread", self.spread)
+        _checks.require_positive_int("k", self.k)
+        _checks.require_nonnegative_number("spread", self.spread)
         if not isinstance(self.base, PosteriorFamily) or isinstance(self.base, Mixture):
             raise TypeError(f"base must be a pstn.PosteriorFamily that is no mixture, got {self.base!r}")
 
@@ -214,7 +189,7 @@ class Mixture(PosteriorFamily):
         turn = 2 * math.pi / self.k * mode
         # Multiples of the golden angle come close to no point twice.
         offsets = self.spread * torch.sin(_GOLDEN_ANGLE * mode * torch.arange(1, transform.dim + 1))
-        return by_kind(offsets, transform.circular, lambda part: wrap_angle(turn).expand_as(part))
+        return by_kind(offsets, transform.circular, lambda part: bases.wrap_angle(turn).expand_as(part))
 
     def shared(self, transform: Transform) -> Mapping[str, Tensor]:
         """The base's tensors."""
@@ -249,3 +224,216 @@ def _decode(numbers: Tensor, circular: tuple[bool, ...]) -> Tensor:
     sines = iter(numbers[..., dim:].unbind(-1))
     columns = zip(numbers[..., :dim].unbind(-1), circular, strict=True)
     return torch.stack([torch.atan2(next(sines), column) if angle else column for column, angle in columns], dim=-1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GatedPosterior(Mixed):
+    """A posterior, or else the identity, with the probability that an input is to be left alone.
+
+    Samples, modes, the mean and intervals are gated. `log_prob` and `kl` are those of `base`: the identity alone has a
+    probability, not a density.
+
+    Args:
+        base: the posterior without the gate, over theta (..., D).
+        logit: (...), log-odds of leaving the input as it is.
+        identity: (D,), the theta that does so.
+        circular: for each parameter whether it is an angle; none when empty.
+
+    Example:
+        >>> base = pstn.NormalPosterior(torch.ones(2, 1), torch.full((2, 1), 0.1))
+        >>> GatedPosterior(base, torch.tensor([-20.0, 20.0]), torch.zeros(1)).mode
+        tensor([[1.],
+                [0.]])
+    """
+
+    base: ThetaDistribution
+    logit: Tensor
+    identity: Tensor
+    circular: tuple[bool, ...] = ()
+
+    @property
+    def noise_width(self) -> int:
+        """What the base takes, and one more for the gate."""
+        return self.base.noise_width + 1
+
+    def weighted_from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples (S, ..., D) and the logarithms of their weights, (S, ...), with a gradient to both parts."""
+        samples, share = noise.shape[0], self.logit.sigmoid()
+        places = bases.stratified(noise[0, ..., -1], samples)
+        closed, rest = places < share, noise[..., :-1]
+        chosen = torch.where(closed, logsigmoid(self.logit), logsigmoid(-self.logit))
+        log_weights = chosen - chosen.detach() + bases.even_log_weights(chosen)
+        if isinstance(self.base, MixturePosterior):
+            # The samples that are left are spread over its modes as they would be without a gate.
+            left = (places - share) / (1 - share).clamp_min(torch.finfo(share.dtype).eps)
+            theta, of_modes = self.base.weighted_from_noise(rest, left)
+            log_weights = torch.where(closed, log_weights, log_weights + of_modes - of_modes.detach())
+        else:
+            theta = self.base.from_noise(rest)
+        return torch.where(closed[..., None], self.identity, theta), log_weights
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """That of the base, (..., D)."""
+        return self.base.log_prob(theta)
+
+    def kl(self, prior: Prior | None = None) -> Tensor:
+        """That of the base."""
+        return self.base.kl(prior)
+
+    def modes(self) -> tuple[Tensor, Tensor]:
+        """The identity and the base's modes, (K + 1, ..., D), and the logarithms of their weights."""
+        theta, log_weights = self.base.modes()
+        log_weights = torch.cat([logsigmoid(self.logit)[None], log_weights + logsigmoid(-self.logit)])
+        return torch.cat([self.identity.expand_as(theta[:1]), theta]), log_weights
+
+    @property
+    def mean(self) -> Tensor:
+        """The weighted mean of the identity and the base's mean, (..., D); of angles the direction of the mean."""
+        share, mean = self.logit.sigmoid(), self.base.mean
+        means = torch.stack([self.identity.expand_as(mean), mean], -2)
+        return self.mean_of(means, torch.stack([share, 1 - share], -1))
+
+    @property
+    def mode(self) -> Tensor:
+        """The identity where that is the more probable, else the base's mode, (..., D)."""
+        return torch.where((self.logit > 0)[..., None], self.identity, self.base.mode)
+
+    @property
+    def shape(self) -> torch.Size:
+        """(..., D)."""
+        return self.base.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Of its tensors."""
+        return self.logit.device
+
+
+@final
+@dataclass(frozen=True)
+class Gated(PosteriorFamily):
+    r"""A family whose members leave an input alone where it is probably fine as it is.
+
+    A posterior q that was taught under random poses of density u has not heard that many inputs need no transformation
+    at all. If a share g of them does not, Bayes' rule gives the probability that this input is one:
+    r = g q(identity | x) / (g q(identity | x) + (1 - g) u). The gate needs no training of its own.
+
+    Args:
+        base: the family of the posterior.
+        probability: g, between 0 and 1.
+        log_density: log u, of the poses that the localizer was taught, at the identity: -log(2 pi) for any angle.
+
+    Example:
+        >>> family = Gated(pstn.Mixture(4), log_density=-math.log(2 * math.pi))
+        >>> layer = pstn.SpatialTransformer(pstn.Rotation(), nn.Flatten(), posterior=family)
+        >>> layer.localize(torch.rand(2, 1, 8, 8)).modes()[0].shape
+        torch.Size([5, 2, 1])
+    """
+
+    base: PosteriorFamily = Mixture(4)
+    probability: float = 0.5
+    log_density: float = 0.0
+
+    def __post_init__(self) -> None:
+        _checks.require_finite_number("log_density", self.log_density)
+        if not 0 < _checks.require_finite_number("probability", self.probability) < 1:
+            raise ValueError(f"probability must lie between 0 and 1, got {self.probability}")
+        if not isinstance(self.base, PosteriorFamily) or isinstance(self.base, Gated):
+            raise TypeError(f"base must be a pstn.PosteriorFamily without a gate, got {self.base!r}")
+
+    def starts(self, transform: Transform) -> Mapping[str, Tensor]:
+        """The heads of the base."""
+        return self.base.starts(transform)
+
+    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
+        """The identity, (D,), and the base's tensors."""
+        return {**self.base.shared(transform), "identity": transform.identity()}
+
+    def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> GatedPosterior:
+        """The base's distribution with its gate."""
+        base = self.base.build(transform, numbers)
+        odds = math.log(self.probability) - math.log1p(-self.probability) - self.log_density
+        logit = base.log_prob(numbers["identity"].expand(base.shape)).sum(-1) + odds
+        return GatedPosterior(base, logit, numbers["identity"], transform.circular)
+
+
+def _start_of_all(base: PosteriorFamily, transform: Transform) -> dict[str, Tensor]:
+    """What `base` predicts for an input, as parameters that all inputs share, beside its own shared tensors."""
+    starts = {f"{_ALL}{name}": nn.Parameter(start.clone()) for name, start in base.starts(transform).items()}
+    return {**base.shared(transform), **starts}
+
+
+def _of_all(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(_ALL): value for name, value in numbers.items() if name.startswith(_ALL)}
+
+
+@final
+@dataclass(frozen=True)
+class Global(PosteriorFamily):
+    """One posterior for all inputs, learned directly: augmentation that is learned, but not per input.
+
+    The localizer is not asked.
+
+    Args:
+        base: the family that it is of.
+
+    Example:
+        >>> layer = pstn.SpatialTransformer(pstn.Similarity(), nn.Flatten(), posterior=Global(pstn.StudentT()))
+        >>> layer.localize(torch.rand(3, 1, 28, 28)).shape
+        torch.Size([3, 4])
+    """
+
+    base: PosteriorFamily = StudentT()
+
+    def starts(self, transform: Transform) -> Mapping[str, Tensor]:
+        """One head without numbers, which tells of the batch's size."""
+        return {"batch": torch.empty(0)}
+
+    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
+        """What the heads of the base would predict, and the base's shared tensors."""
+        return _start_of_all(self.base, transform)
+
+    def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> ThetaDistribution:
+        """The base's distribution, the same for each input."""
+        batch = numbers["batch"].shape[:-1]
+        own = {name: value.expand(*batch, -1) for name, value in _of_all(numbers).items()}
+        return self.base.build(transform, {**numbers, **own})
+
+
+@final
+@dataclass(frozen=True)
+class Hierarchical(PosteriorFamily):
+    """A posterior that all inputs share, plus a part of each input's own that is held small.
+
+    What the heads of `base` predict is the shared start, which is learned, plus `shrink` times what the localizer says
+    of this input. With few examples a localizer learns to memorise them; the smaller `shrink`, the less.
+
+    Args:
+        base: the family that it is of.
+        shrink: what the part of an input is multiplied with, above 0.
+
+    Example:
+        >>> layer = pstn.SpatialTransformer(pstn.Similarity(), nn.Flatten(), posterior=Hierarchical(shrink=0.1))
+        >>> layer.localize(torch.rand(3, 1, 28, 28)).shape
+        torch.Size([3, 4])
+    """
+
+    base: PosteriorFamily = StudentT()
+    shrink: float = 0.1
+
+    def __post_init__(self) -> None:
+        _checks.require_positive_number("shrink", self.shrink)
+
+    def starts(self, transform: Transform) -> Mapping[str, Tensor]:
+        """The heads of the base, at 0."""
+        return {name: torch.zeros_like(start) for name, start in self.base.starts(transform).items()}
+
+    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
+        """The shared part, and the base's shared tensors."""
+        return _start_of_all(self.base, transform)
+
+    def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> ThetaDistribution:
+        """The base's distribution at the sum of the two parts."""
+        own = {name: value + self.shrink * numbers[name] for name, value in _of_all(numbers).items()}
+        return self.base.build(transform, {**numbers, **own})

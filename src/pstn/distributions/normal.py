@@ -47,9 +47,8 @@ class NormalPosterior(base.Located):
     circular: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
-        loc, scale = base.checked_parameters(self.loc, self.scale, "scale")
-        object.__setattr__(self, "loc", loc)
-        object.__setattr__(self, "scale", scale.expand_as(loc))
+        self._check("scale")
+        object.__setattr__(self, "scale", self.scale.expand_as(self.loc))
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """Samples (S, ..., D) from noise (S, ..., D), by the normal's quantiles; 0.5 everywhere gives loc."""
@@ -64,11 +63,6 @@ class NormalPosterior(base.Located):
     def kl(self, prior: base.Prior | None = None) -> Tensor:
         """KL from a prior, (..., D), analytic for a `NormalPrior`; from its own when None."""
         return (prior or self.prior or NormalPrior(0.0)).kl(self)
-
-    @property
-    def mean(self) -> Tensor:
-        """Loc, (..., D), its angles within [-pi, pi]."""
-        return self.mode
 
     @property
     def variance(self) -> Tensor:
@@ -101,7 +95,7 @@ def _log_density_of_angles(line: Tensor, difference: Tensor, scale: Tensor) -> T
 
 @final
 @dataclass(frozen=True)
-class Normal(base.PosteriorFamily):
+class Normal(base.PriorFamily):
     """The family of normal posteriors, one variance for each parameter.
 
     Args:
@@ -124,14 +118,10 @@ class Normal(base.PosteriorFamily):
         """Two heads, "mean" and "variance", (D,) each."""
         return {"mean": transform.initial(), "variance": torch.full((transform.dim,), self.var_init)}
 
-    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
-        """The prior's learned parameters."""
-        return base.shared_with_prior(self.prior, transform)
-
     def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> NormalPosterior:
         """Normal around the mean, with softplus of the variance head as variance."""
         scale = torch.sqrt(F.softplus(numbers["variance"]) + _MIN_VARIANCE)
-        prior = base.built_prior(self.prior, transform, numbers)
+        prior = self.built_prior(transform, numbers)
         return NormalPosterior(numbers["mean"], scale, prior, transform.circular)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pstn._checks import require_finite, require_floating
 from pstn.distributions import base as bases
-from pstn.distributions.base import NoPrior, PosteriorFamily, Prior, ThetaDistribution, wrap
+from pstn.distributions.base import NoPrior, PosteriorFamily, Prior, wrap
 from pstn.transforms import Transform
 
 __all__ = ["AtMode", "Point", "PointPosterior"]
@@ -19,7 +19,7 @@ __all__ = ["AtMode", "Point", "PointPosterior"]
 
 @final
 @dataclass(frozen=True, eq=False)
-class PointPosterior(ThetaDistribution):
+class PointPosterior(bases.Located):
     """All mass at loc: the posterior of a classic spatial transformer. There is one sample.
 
     Args:
@@ -60,16 +60,6 @@ class PointPosterior(ThetaDistribution):
         return (prior or self.prior or NoPrior()).kl(self)
 
     @property
-    def mean(self) -> Tensor:
-        """Loc, (..., D)."""
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        """Loc, (..., D)."""
-        return self.loc
-
-    @property
     def variance(self) -> Tensor:
         """Zeros, (..., D)."""
         return torch.zeros_like(self.loc)
@@ -84,15 +74,10 @@ class PointPosterior(ThetaDistribution):
         bases.checked_probability(probability, self.loc)
         return self.loc
 
-    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Loc twice, each (..., D)."""
-        bases.require_level(level)
-        return self.loc, self.loc
-
 
 @final
 @dataclass(frozen=True)
-class Point(PosteriorFamily):
+class Point(bases.PriorFamily):
     """The family of point posteriors: with it a layer is the classic spatial transformer.
 
     Args:
@@ -110,13 +95,9 @@ class Point(PosteriorFamily):
         """One head, "mean", (D,), at the transformation's start."""
         return {"mean": transform.initial()}
 
-    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
-        """The prior's learned parameters."""
-        return bases.shared_with_prior(self.prior, transform)
-
     def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> PointPosterior:
         """All mass at the mean."""
-        return PointPosterior(numbers["mean"], bases.built_prior(self.prior, transform, numbers), transform.circular)
+        return PointPosterior(numbers["mean"], self.built_prior(transform, numbers), transform.circular)
 
 
 @final

@@ -82,9 +82,7 @@ class Posterior(base.Located):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alpha", require_alpha(self.alpha))
-        loc, beta = base.checked_parameters(self.loc, self.beta, "beta")
-        object.__setattr__(self, "loc", loc)
-        object.__setattr__(self, "beta", beta)
+        self._check("beta")
 
     @property
     def df(self) -> float:
@@ -234,7 +232,7 @@ def _log_constant(df: float) -> float:
 
 @final
 @dataclass(frozen=True)
-class StudentT(base.PosteriorFamily):
+class StudentT(base.PriorFamily):
     """The family of Student-t posteriors; the paper's is `StudentT(alpha=1.0, var_init=-5.0)`.
 
     Args:
@@ -268,14 +266,10 @@ class StudentT(base.PosteriorFamily):
         precisions = 1 if self.precision == "per-input" else transform.dim
         return {"mean": transform.initial(), "variance": torch.full((precisions,), self.var_init)}
 
-    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
-        """The prior's tensors."""
-        return base.shared_with_prior(self.prior, transform)
-
     def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> Posterior:
         """Student-t around the mean, with softplus of the variance head as beta."""
         beta = F.softplus(numbers["variance"]) + _MIN_BETA
-        prior = base.built_prior(self.prior, transform, numbers)
+        prior = self.built_prior(transform, numbers)
         return Posterior(numbers["mean"], beta, self.alpha, prior, transform.circular)
 
 

@@ -6,8 +6,6 @@ They pass the checks of `aeon.testing.estimator_checking.check_estimator`, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -26,13 +24,15 @@ except ImportError as error:
 from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES
 from pstn.estimators import classifiers
 from pstn.estimators.aligning import SeriesAligner
+from pstn.estimators.arrays import parameter_too
 from pstn.estimators.augmenting import Augmenter
-from pstn.estimators.classifiers import parameter_too
 from pstn.nn import PSTN, BackboneClassifier, RocketFeatures, Trunk
 from pstn.objective import LossFunction
 from pstn.training.linear import fit_ridge
 from pstn.transforms import Transform
 
+_TAKES = ("capability:multivariate", "capability:unequal_length", "capability:missing_values")
+_TAGS = {"X_inner_type": ["np-list", "numpy3D"], **dict.fromkeys(_TAKES, True)}
 __all__ = ["PSTNClassifier", "RocketPSTNClassifier", "SeriesTransformer", "rocket_features"]
 
 
@@ -62,7 +62,7 @@ class PSTNClassifier(BaseClassifier):  # type: ignore[misc]  # aeon has no types
         device: "auto", "cpu", "cuda", ...
 
     Attributes:
-        estimator_: the fitted `pstn.PSTNClassifier`.
+        estimator_: the fitted `pstn.PSTNClassifier`, which has `sample`, `uncertainty` and `calibrate`.
 
     Example:
         >>> X, y = np.random.RandomState(0).rand(20, 2, 50), np.repeat(["slow", "fast"], 10)
@@ -70,13 +70,7 @@ class PSTNClassifier(BaseClassifier):  # type: ignore[misc]  # aeon has no types
         (20, 2)
     """
 
-    _tags = {  # noqa: RUF012  # aeon's name for it
-        "X_inner_type": ["np-list", "numpy3D"],
-        "capability:multivariate": True,
-        "capability:unequal_length": True,
-        "capability:missing_values": True,
-        "algorithm_type": "deeplearning",
-    }
+    _tags = {**_TAGS, "algorithm_type": "deeplearning"}  # noqa: RUF012  # aeon's name for it
 
     def __init__(
         self, transform: str | Transform = "auto", *, networks: str = "auto", kl_weight: float | str | None = None,
@@ -105,29 +99,8 @@ class PSTNClassifier(BaseClassifier):  # type: ignore[misc]  # aeon has no types
     @parameter_too
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Series as the classifier sees them, under the most probable warp of each, (N, C, L)."""
-        array = self._read(X)
-        return self.estimator_.transform(array)
-
-    def sample(self, X: Any, samples: int = 10, *, random_state: Any = None) -> NDArray[np.float32]:
-        """Versions of each series under warps that are held possible, (S, N, C, L)."""
-        array = self._read(X)
-        return self.estimator_.sample(array, samples, random_state=random_state)
-
-    def uncertainty(self, X: Any) -> classifiers.Uncertainty:
-        """How unsure each prediction is, and how much of that comes from not knowing where to look."""
-        array = self._read(X)
-        return self.estimator_.uncertainty(array)
-
-    def calibrate(self, X: Any, y: NDArray[Any]) -> Self:
-        """Find the temperature for held-out series (N, C, L) and their labels: see `pstn.PSTNClassifier`."""
-        array = self._read(X)
-        self.estimator_.calibrate(array, y)
-        return self
-
-    def _read(self, X: Any) -> NDArray[Any]:
-        """Series (N, C, L), as the estimator reads them."""
         self._check_is_fitted()
-        return self.estimator_._read(self._preprocess_collection(X, store_metadata=False))
+        return self.estimator_.transform(self._preprocess_collection(X, store_metadata=False))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Names and values of the constructor's parameters, of nested estimators too if `deep`."""
@@ -172,13 +145,11 @@ class RocketPSTNClassifier(PSTNClassifier):
             for part in x.split(fitted._at_once(samples)):
                 versions = layer(part, samples, generator=generator).warped
                 read.append(sum((features(version) for version in versions), torch.zeros(())) / samples)
-        # What a pickle is built again with; there is no optimiser to go on with.
-        fitted._make = partial(_on_features, fitted._make, features.dilations, features.counts)
-        fitted._optimiser, trained = None, fitted.model_
-        fitted.model_ = fitted._make(seed=fitted._seed).to(x.device).eval()
-        fitted.model_.layer.load_state_dict(trained.layer.state_dict())
-        fitted.model_.classifier.trunk.network.load_state_dict(features.state_dict())
-        fitted.model_.classifier.head = fit_ridge(torch.cat(read), labels, len(self.classes_))
+        with torch.random.fork_rng():  # the head is replaced
+            classifier = BackboneClassifier(Trunk(features), len(self.classes_))
+        classifier.head = fit_ridge(torch.cat(read), labels, len(self.classes_))
+        fitted.model_ = PSTN(layer, classifier, fitted.model_.train_samples, samples).to(x.device).eval()
+        fitted._optimiser = None  # there is nothing to go on with
         return self
 
 
@@ -199,14 +170,7 @@ class SeriesTransformer(BaseCollectionTransformer):  # type: ignore[misc]  # aeo
         (20, 2, 50)
     """
 
-    _tags = {  # noqa: RUF012  # aeon's name for it
-        "X_inner_type": ["np-list", "numpy3D"],
-        "capability:multivariate": True,
-        "capability:unequal_length": True,
-        "capability:missing_values": True,
-        "removes_unequal_length": True,
-        "removes_missing_values": True,
-    }
+    _tags = {**_TAGS, "removes_unequal_length": True, "removes_missing_values": True}  # noqa: RUF012
 
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
@@ -230,14 +194,6 @@ class SeriesTransformer(BaseCollectionTransformer):  # type: ignore[misc]  # aeo
     def _get_test_params(cls, parameter_set: str = "default") -> dict[str, Any]:
         """What aeon's checks make it with."""
         return {"estimator": SeriesAligner(steps=2, random_state=0)}
-
-
-def _on_features(make: Callable[..., PSTN], dilations: Sequence[int], counts: Sequence[int], *, seed: int) -> PSTN:
-    """A P-STN as `make` makes it, with a linear layer on features as its classifier."""
-    model = make(seed=seed)
-    reader: Any = model.classifier
-    trunk = Trunk(RocketFeatures(reader.in_channels, dilations, counts))
-    return PSTN(model.layer, BackboneClassifier(trunk, reader.classes), model.train_samples, model.test_samples)
 
 
 def rocket_features(fitted: MiniRocket) -> RocketFeatures:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self, final
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.base import ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_X_y
 from sklearn.utils.multiclass import check_classification_targets
@@ -19,18 +18,17 @@ from torch import Tensor
 
 from pstn import _checks
 from pstn.data.augment import RandomTransform, make_random_transform
-from pstn.data.split import Scaling, fit_scaling
+from pstn.data.split import fit_scaling
 from pstn.distributions import Normal, NormalPrior, Point, ThetaDistribution
 from pstn.distributions.base import require_level
-from pstn.estimators.arrays import Layout, read_inputs
-from pstn.estimators.classifiers import draw_seed, parameter_too
+from pstn.estimators.arrays import ArrayEstimator, Warping, draw_seed, parameter_too
 from pstn.nn import SpatialTransformer
 from pstn.nn.classifier import TransformerModel
 from pstn.nn.networks import GlobalLocalizer, PoseLocalizer
 from pstn.noise import draw_noise
 from pstn.objective import Loss
 from pstn.training import one_cycle
-from pstn.training.fit import Epoch, fit
+from pstn.training.fit import fit
 from pstn.training.population.trainer import make_device
 from pstn.transforms import CPAB, SmoothPrior, Transform, make_transform
 from pstn.transforms.coordinates import base_grid
@@ -40,9 +38,8 @@ __all__ = ["ClassAverages", "SeriesAligner", "Warps"]
 
 # The localizer reads longer series averaged down to this length.
 _LOCALIZER_LENGTH = 128
-# Series that a step or a prediction takes at once, with their samples, and the numbers in those of a prediction, each
-# of which takes CPAB some tens more.
-_BATCH, _AT_ONCE, _VALUES = 256, 4096, 1 << 19
+# Series that a step takes at once, and the numbers in those of a prediction, each of which takes CPAB some tens more.
+_BATCH, _VALUES = 256, 1 << 19
 # Before softplus: samples of a posterior that has learned nothing are near its mean. One that is taught starts wide.
 _VAR_INIT = -5.0
 # How sure the nearest average is of its class, per variance; and the least variance that is divided by.
@@ -159,13 +156,9 @@ class AligningModel(TransformerModel):
         return points
 
     def forward(
-        self,
-        x: Tensor,
-        samples: int | None = None,
-        *,
-        noise: Tensor | None = None,
+        self, x: Tensor, samples: int | None = None, *, noise: Tensor | None = None,
         generator: torch.Generator | None = None,
-    ) -> Alignment:
+    ) -> Alignment:  # fmt: skip
         """(B, C, L) -> the series under S samples of their warps."""
         if self.training and self.augment:
             family = self.layer.transform
@@ -235,7 +228,7 @@ class AligningLoss:
 
 
 @final
-class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_output_keys=None):  # type: ignore[misc, call-arg]
+class SeriesAligner(Warping, ClassifierMixin, ArrayEstimator, auto_wrap_output_keys=None):  # type: ignore[misc, call-arg]
     """Aligns series in time, and says how sure it is of each warp.
 
     A network predicts a distribution over smooth warps of the time axis for each series. It learns the warps under
@@ -265,7 +258,7 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
             channel, under a normal distribution, which tells classes by their amplitude too; or "euclidean".
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
-        verbose: 0 is quiet, 1 prints the loss about every two seconds and at the end.
+        verbose: 0 is quiet, 1 prints the figures of each epoch.
 
     Attributes:
         classes_: (K,), the labels; none without `y`.
@@ -282,10 +275,9 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
     """
 
     classes_: NDArray[Any]
-    layout_: Layout
-    scaling_: Scaling
     averages_: NDArray[np.float32]
     model_: AligningModel
+    _values = _VALUES
 
     def __init__(
         self, transform: str | Transform = "auto", *, axes: str = "auto", lengths: str = "auto",
@@ -295,12 +287,7 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         learning_rate: float = 3e-3, distance: str = "scaled", random_state: Any = None, device: str = "auto",
         verbose: int = 0,
     ) -> None:  # fmt: skip
-        self.transform, self.axes, self.teach, self.passes, self.objective = transform, axes, teach, passes, objective
-        self.separation, self.smoothness, self.augment, self.probabilistic = (
-            separation, smoothness, augment, probabilistic
-        )  # fmt: skip
-        self.samples, self.steps, self.learning_rate, self.distance = samples, steps, learning_rate, distance
-        self.random_state, self.device, self.lengths, self.verbose = random_state, device, lengths, verbose
+        self._set_parameters(locals())
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Learn the warps.
@@ -325,7 +312,7 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         options: dict[str, Any] = {
             "epochs": epochs, "batch_size": batch, "lr": self.learning_rate,
             "lr_schedule": one_cycle, "clip_norm": 1.0, "weight_decay": 0.0, "restarts": 0, "progress": False,
-            "on_epoch": self._printer(epochs) if self.verbose else None,
+            "on_epoch": print if self.verbose else None,
         }  # fmt: skip
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self._seed)
@@ -338,19 +325,6 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         self.model_ = model.cpu()
         self._settle(x, number, classes)
         return self
-
-    def _printer(self, epochs: int) -> Callable[[Epoch], None]:
-        """What prints the loss of an epoch, about every two seconds and at the end."""
-        printed = time.monotonic()
-
-        def say(epoch: Epoch) -> None:
-            nonlocal printed
-            if epoch.number == epochs or time.monotonic() > printed + 2:
-                printed = time.monotonic()
-                progress = f"epoch {epoch.number} of {epochs}, loss {epoch.loss:.3f}"
-                print(f"[{type(self).__name__}] {progress}", flush=True)
-
-        return say
 
     @torch.no_grad()
     def _settle(self, x: Tensor, number: Tensor, classes: int) -> None:
@@ -367,16 +341,10 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         self._spread = (sums + pooled) / number.bincount(minlength=classes)[:, None] + _TINY
         self.averages_ = self._restored(self._means)
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Names and values of the constructor's parameters."""
-        return {**super().get_params(deep=deep), "transform": vars(self)["transform"]}
-
     def __sklearn_tags__(self) -> Any:
-        """Series with or without channels, with gaps; labels may be left out; what goes in comes out, in float32."""
+        """Labels may be left out."""
         tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = tags.input_tags.allow_nan = True
         tags.target_tags.required = False
-        tags.transformer_tags.preserves_dtype = ["float32"]
         return tags
 
     def _start(self, X: ArrayLike, y: ArrayLike | None) -> tuple[Tensor, NDArray[Any] | None]:
@@ -389,6 +357,8 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         _checks.require_choice("objective", self.objective, ("share", "variance"))
         _checks.require_choice("distance", self.distance, ("euclidean", "scaled"))
         _checks.require_bool("probabilistic", self.probabilistic)
+        if self.lengths == "pad":
+            raise ValueError("lengths must be 'auto' or 'resample': an aligner compares series step by step, got 'pad'")
         array = self._read(X, reset=True)
         labels: NDArray[Any] | None = None
         self.__dict__.pop("classes_", None)
@@ -396,9 +366,8 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
             _, labels = check_X_y(array, y, allow_nd=True, estimator=self)
             check_classification_targets(labels)
             self.classes_ = np.unique(labels)
-        array = self.layout_.channels_first(array)
-        self.scaling_ = fit_scaling(array, "border")
-        return self.scaling_.apply(array), labels
+        self.scaling_ = fit_scaling(self.layout_.channels_first(array), "border")
+        return self._scaled(array), labels
 
     def _make_model(self, teach: RandomTransform | None) -> AligningModel:
         channels, length = self.layout_.channels, self.layout_.size[0]
@@ -423,25 +392,6 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         model.train_samples = self.samples if self.probabilistic else 1
         return model
 
-    def _read(self, X: ArrayLike, *, reset: bool = False) -> NDArray[Any]:
-        """Series of one length, (N, ...) in the axes that the user has."""
-        if self.lengths == "pad":
-            raise ValueError("lengths must be 'auto' or 'resample': an aligner compares series step by step, got 'pad'")
-        array, self.layout_ = read_inputs(self, X, layout=None if reset else self.layout_, reset=reset)
-        if array.ndim not in (2, 3) or 0 in array.shape:
-            raise ValueError(f"X must hold series (N, L) or (N, C, L), got shape {array.shape}")
-        return array
-
-    def _at_once(self, samples: int) -> int:
-        """How many series are warped by so many samples at once."""
-        return max(1, min(_AT_ONCE, _VALUES // (self.layout_.channels * self.layout_.size[0])) // samples)
-
-    def _batches(self, X: ArrayLike, samples: int = 1) -> Iterator[Tensor]:
-        """Series as the network takes them, some at a time."""
-        check_is_fitted(self)
-        x = self.scaling_.apply(self.layout_.channels_first(self._read(X)))
-        yield from x.split(self._at_once(samples))
-
     def _look(self, x: Tensor, samples: int) -> Alignment:
         """Series under the same quantiles of their posteriors, whatever else is in the batch; at the mode for 0."""
         width = self.model_.layer.noise_width
@@ -450,9 +400,6 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         source = torch.Generator().manual_seed(self._seed)
         noise = draw_noise(samples, (1, width), method="sobol", generator=source, device=x.device)
         return self.model_(x, samples, noise=noise.expand(-1, len(x), -1))
-
-    def _restored(self, x: Tensor) -> NDArray[np.float32]:
-        return self.layout_.as_given(self.scaling_.restore(x, 1))
 
     @parameter_too
     @torch.no_grad()
@@ -511,23 +458,6 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
 
     @torch.no_grad()
     def sample(self, X: ArrayLike, samples: int = 10, *, random_state: Any = None) -> NDArray[np.float32]:
-        """Versions of each series aligned by warps drawn from its posterior.
-
-        Args:
-            X: as for `fit`.
-            samples: S.
-            random_state: of the draw.
-
-        Returns:
-            (S, N, ...), each of the S in the shape and units of `X`, float32.
-        """
-        _checks.require_positive_int("samples", samples)
-        source = torch.Generator().manual_seed(draw_seed(random_state))
-        parts = [self.model_(x, samples, generator=source).warped for x in self._batches(X, samples)]
-        return np.concatenate([self._restored(part) for part in parts], axis=1)
-
-    @torch.no_grad()
-    def retime(self, X: ArrayLike, samples: int = 10, *, random_state: Any = None) -> NDArray[np.float32]:
         """Versions of each series with the timing of others: aligned, then brought to the time of a training series.
 
         They are augmentation learned from the data: warps that occur between series of a class, and no others.

@@ -1,21 +1,28 @@
-"""What an array holds: images or series, and which axis is which."""
+"""What an array holds: images or series, and which axis is which; and what all estimators of such arrays share."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, update_wrapper
+from types import MethodType
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from sklearn.utils import check_array
-from sklearn.utils.validation import validate_data
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
 
 from pstn._checks import require_choice
 from pstn.data.files import DataWarning
 from pstn.data.series import resample, without_padding
+from pstn.data.split import Scaling
+from pstn.nn.metadata import without_mask
 
 # The smallest image: below it there is nothing for a convolution to do.
 _SMALLEST_SIDE = 8
@@ -23,6 +30,8 @@ _SMALLEST_SIDE = 8
 _LARGEST_RATIO = 4
 # The channels of colours and their opacity.
 _MOST_COLOURS = 4
+# How many inputs a prediction takes at once.
+_INPUTS_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -224,7 +233,7 @@ def unpack(X: Any, kind: str = "auto", axes: str = "auto") -> tuple[Any, list[ND
     if hasattr(X, "iloc") and getattr(X, "ndim", 0) == 2:
         if not X.size or np.ndim(X.iloc[0, 0]) != 1:
             return X, None, axes
-        nested = [_join_channels([np.asarray(cell, np.float64) for cell in row]) for row in X.to_numpy()]
+        nested = [_padded([np.asarray(cell, np.float64) for cell in row]) for row in X.to_numpy()]
         return X, nested, "NLC" if axes == "NLC" else "NCL"
     listed = isinstance(X, (list, tuple)) or (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1)
     if not listed or not len(X) or not all(np.ndim(x) if hasattr(x, "shape") else isinstance(x, list) for x in X):
@@ -250,12 +259,13 @@ def unpack(X: Any, kind: str = "auto", axes: str = "auto") -> tuple[Any, list[ND
     return X, series, axes
 
 
-def _join_channels(channels: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """(C, L), with NaN behind channels that end before the longest."""
-    joined = np.full((len(channels), max(map(len, channels))), np.nan)
-    for row, channel in zip(joined, channels, strict=True):
-        row[: len(channel)] = channel
-    return joined
+def _padded(arrays: list[NDArray[np.float64]], length: int = 0) -> NDArray[np.float64]:
+    """(N, ..., L) of arrays (..., L_i), with NaN behind those that end before the longest, or before a length."""
+    longest = max(length, *(x.shape[-1] for x in arrays))
+    padded = np.full((len(arrays), *arrays[0].shape[:-1], longest), np.nan)
+    for row, x in zip(padded, arrays, strict=True):
+        row[..., : x.shape[-1]] = x
+    return padded
 
 
 def _set_lengths(series: list[NDArray[np.float64]], layout: Layout, lengths: str) -> tuple[NDArray[np.float64], Layout]:
@@ -273,13 +283,7 @@ def _set_lengths(series: list[NDArray[np.float64]], layout: Layout, lengths: str
         other = next(steps for steps in sorted(found) if steps != length)
         ways = "lengths='resample' or 'pad' in the constructor takes others"
         raise ValueError(f"X must hold series of length {length}, as in fit, where all had one, got {other}: {ways}")
-    if lengths == "pad":
-        filled = [equalise([x], x.shape[-1])[0] for x in cut]
-        array = np.full((len(cut), layout.channels, max(length, *found)), np.nan)
-        for row, x in zip(array, filled, strict=True):
-            row[:, : x.shape[-1]] = x
-    else:
-        array = equalise(cut, length)
+    array = _padded([equalise([x])[0] for x in cut], length) if lengths == "pad" else equalise(cut, length)
     return layout.as_given(array), replace(layout, lengths=lengths)
 
 
@@ -298,3 +302,105 @@ def equalise(series: list[NDArray[np.float64]], length: int | None = None) -> ND
     """
     length = max(x.shape[-1] for x in series) if length is None else length
     return np.stack([[resample(channel, length) for channel in x] for x in series])
+
+
+class ArrayEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Reads arrays by what `fit` has seen of them, and passes some of them at a time through a network."""
+
+    layout_: Layout
+    scaling_: Scaling
+    model_: Any
+    # Numbers of the warped samples that are held at once: features may be many more numbers.
+    _values = 1 << 21
+
+    def _set_parameters(self, values: Mapping[str, Any]) -> None:
+        """Set the constructor's parameters as attributes, unchanged, as scikit-learn wants them."""
+        for name in self._get_param_names():
+            setattr(self, name, values[name])
+
+    def _read(self, X: Any, *, reset: bool = False) -> NDArray[Any]:
+        """Inputs (N, *shape), of one length and without gaps unless padded."""
+        array, self.layout_ = read_inputs(self, X, layout=None if reset else self.layout_, reset=reset)
+        if array.size == 0:
+            raise ValueError(f"X must hold inputs of at least one value each, got shape {array.shape}")
+        return array
+
+    def _scaled(self, array: NDArray[Any]) -> Tensor:
+        """Inputs (N, *shape) as the network takes them, (N, C, *size); padded series with their mask, (N, C + 1, L)."""
+        x = self.layout_.channels_first(array)
+        if self.layout_.lengths != "pad":
+            return self.scaling_.apply(x)
+        real = ~np.isnan(x).any(1, keepdims=True)
+        mask = torch.from_numpy(real.astype(np.float32))
+        return torch.cat([self.scaling_.apply(np.where(real, x, 0.0)) * mask, mask], 1)
+
+    def _at_once(self, samples: int) -> int:
+        """How many inputs are warped by so many samples at once."""
+        values = samples * self.layout_.channels * math.prod(self.layout_.size)
+        return min(_INPUTS_AT_ONCE, max(1, self._values // values))
+
+    def _batches(self, X: Any, samples: int = 1) -> Iterator[Tensor]:
+        """Inputs as the network takes them, some at a time, on its device."""
+        check_is_fitted(self)
+        array, count, device = self._read(X), self._at_once(samples), next(self.model_.parameters()).device
+        for at in range(0, len(array), count):
+            yield self._scaled(array[at : at + count]).to(device)
+
+    def __sklearn_tags__(self) -> Any:
+        """Arrays of two to four axes; series may have gaps."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = tags.input_tags.allow_nan = True
+        return tags
+
+
+class Warping(TransformerMixin):  # type: ignore[misc]  # it has no types
+    """What has both a parameter and a method `transform`."""
+
+    layout_: Layout
+    scaling_: Scaling
+
+    def _restored(self, warped: Tensor) -> NDArray[np.float32]:
+        """(..., C, *size) as the network has it -> (..., *shape) as the user has it."""
+        return self.layout_.as_given(self._in_units(warped))
+
+    def _in_units(self, warped: Tensor) -> NDArray[np.float32]:
+        """(..., C, *size) in the data's units, with NaN behind padded series."""
+        if self.layout_.lengths == "pad":
+            warped = without_mask(warped)
+        return self.scaling_.restore(warped, len(self.layout_.size))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Names and values of the constructor's parameters, of nested estimators too if `deep`."""
+        return {**super().get_params(deep=deep), "transform": vars(self)["transform"]}
+
+    def __sklearn_tags__(self) -> Any:
+        """What goes in comes out, in float32."""
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
+
+
+class parameter_too:
+    """A method that shares its name with a constructor's parameter: reading gives the method, writing the parameter.
+
+    scikit-learn wants every parameter as an attribute of its own name, and calls the method that changes inputs
+    `transform`, which is also what a family of transformations is called here.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        update_wrapper(self, method)  # type: ignore[arg-type]  # it takes any object, its types a function
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self._method if instance is None else MethodType(self._method, instance)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        vars(instance)[self._name] = value
+
+
+def draw_seed(random_state: Any) -> int:
+    """A seed for torch from what scikit-learn takes for one."""
+    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -17,8 +17,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, ch
 from pstn import _checks
 from pstn.data.augment import RandomTransform
 from pstn.estimators.aligning import SeriesAligner
-from pstn.estimators.arrays import Layout, read_inputs
-from pstn.estimators.classifiers import draw_seed
+from pstn.estimators.arrays import Layout, draw_seed, read_inputs
 
 __all__ = ["Augmenter"]
 
@@ -37,10 +36,10 @@ class Augmenter(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_outp
     resampled and gaps filled in, for the classifier too.
 
     Args:
-        warp: where versions come from: a `pstn.PSTNClassifier`, that of `pstn.estimators.aeon`, a `pstn.SeriesAligner`,
-            which gives each series the timing of others, or a fixed `pstn.data.RandomTransform` of series. An estimator
-            that is fitted is used as it is, any other is fitted in `fit`, and so is a clone in cross-validation; None
-            is a `pstn.SeriesAligner()`.
+        warp: where versions come from: a `pstn.PSTNClassifier`, a `pstn.SeriesAligner`, which gives each series the
+            timing of others, or a fixed `pstn.data.RandomTransform` of series. An estimator that is fitted is used as
+            it is, any other is fitted in `fit`, and so is a clone in cross-validation; None is a
+            `pstn.SeriesAligner()`.
         classifier: any classifier of such arrays, of scikit-learn or aeon.
         samples: how many versions of each input.
         axes: of series with channels, for a random transform and for None: "auto", "NCL" or "NLC", as in
@@ -134,9 +133,11 @@ class Augmenter(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_outp
         count = _checks.require_positive_int("samples", self.samples if samples is None else samples)
         if isinstance(self.warp_, RandomTransform):
             x = self.layout_.channels_first(self._read(X).astype(np.float32))
-            return self.layout_.as_given(_warp_at_random(self.warp_, x, count, draw_seed(random_state)))
-        draw = self.warp_.retime if isinstance(self.warp_, SeriesAligner) else self.warp_.sample
-        return draw(X, count, random_state=random_state)
+            repeated = torch.from_numpy(x).repeat(count, 1, 1)
+            theta = self.warp_.draw(len(repeated), generator=torch.Generator().manual_seed(draw_seed(random_state)))
+            made = self.warp_.make(repeated, theta, padding_mode="border").numpy()
+            return self.layout_.as_given(made.reshape(count, *x.shape))
+        return self.warp_.sample(X, count, random_state=random_state)
 
     def fit_resample(self, X: ArrayLike, y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         """The inputs and `samples` versions of each with their labels, as samplers of imbalanced-learn return them.
@@ -188,10 +189,3 @@ class Augmenter(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_outp
         if self.classifier is None:
             tags.estimator_type, tags.classifier_tags = None, None
         return tags
-
-
-def _warp_at_random(warp: RandomTransform, x: NDArray[np.float32], samples: int, seed: int) -> NDArray[np.float32]:
-    """Series (N, C, L) under fresh random warps, (S, N, C, L)."""
-    repeated = torch.from_numpy(x).repeat(samples, 1, 1)
-    theta = warp.draw(len(repeated), generator=torch.Generator().manual_seed(seed))
-    return warp.make(repeated, theta, padding_mode="border").numpy().reshape(samples, *x.shape)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial, update_wrapper
-from types import MethodType
+from functools import partial
 from typing import Any, NamedTuple, Self, cast, final, get_args
 
 import numpy as np
 import torch
 from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, clone
+from sklearn.base import ClassifierMixin, clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state, check_X_y
+from sklearn.utils import check_X_y
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
@@ -26,13 +26,11 @@ from torch import Tensor, nn
 from pstn import _checks
 from pstn._deprecation import renamed
 from pstn.data.augment import RandomTransform, make_random_transform
-from pstn.data.split import Scaling, fit_scaling, stratified_indices
-from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, VAR_INIT, default_kl_weight
-from pstn.estimators.arrays import Layout, read_inputs
-from pstn.files import load_safetensors
-from pstn.nn import Prediction, TransformerModel, find_pretrained, make_model
+from pstn.data.split import fit_scaling, stratified_indices
+from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, default_kl_weight
+from pstn.estimators.arrays import ArrayEstimator, Layout, Warping, draw_seed, parameter_too
+from pstn.nn import Prediction, find_pretrained, make_model
 from pstn.nn.backbones import Learns, Reads
-from pstn.nn.metadata import without_mask
 from pstn.noise import draw_noise
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training import Member, Population, Recipe
@@ -47,18 +45,14 @@ from pstn.transforms import Transform
 __all__ = ["CNNClassifier", "PSTNClassifier", "STNClassifier", "Uncertainty"]
 
 _LEARNING_RATES = {"image": 1e-3, "series": 3e-3, "published": 1e-3}
-# Numbers of the warped samples that prediction holds at once, and how many inputs: features may be many more numbers.
-_AT_ONCE, _INPUTS_AT_ONCE = 1 << 21, 500
-# How parameters are checked when training starts: scikit-learn sets them unchecked. Some may be None, to be chosen.
-_PARAMETERS = {
-    **dict.fromkeys(("test_samples", "patience"), _checks.require_positive_int),
-    **dict.fromkeys(("localizer_factor", "validation_fraction"), _checks.require_positive_number),
+# How parameters are checked when training starts: scikit-learn sets them unchecked.
+_CHECKS = {
+    **dict.fromkeys(
+        ("test_samples", "patience", "epochs", "batch_size", "width", "train_samples"), _checks.require_positive_int
+    ),
+    **dict.fromkeys(("localizer_factor", "validation_fraction", "learning_rate"), _checks.require_positive_number),
     "weight_decay": _checks.require_nonnegative_number,
     "restarts": _checks.require_nonnegative_int,
-}
-_OPTIONAL = {
-    **dict.fromkeys(("epochs", "batch_size", "width", "train_samples"), _checks.require_positive_int),
-    "learning_rate": _checks.require_positive_number,
 }
 
 
@@ -82,28 +76,16 @@ class TrainingData(NamedTuple):
     """(N,), how much each counts; None if all count the same."""
 
 
-class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class ArrayClassifier(ClassifierMixin, ArrayEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A classifier of images or series in arrays; subclasses name the constructor's parameters."""
 
     _model_kind: Any
     classes_: NDArray[Any]
-    layout_: Layout
-    scaling_: Scaling
-    model_: Any
-    loss_curve_: list[float]
     _make: partial[Any]
     _optimiser: dict[str, Tensor] | None
     _kl_weight: float | None
     _teach: RandomTransform | None = None
     _tuned: Tuned | None
-    _seed: int
-    _steps: int
-    _slower: float
-
-    def _set_parameters(self, values: Mapping[str, Any]) -> None:
-        """Set the constructor's parameters as attributes, unchanged, as scikit-learn wants them."""
-        for name in self._get_param_names():
-            setattr(self, name, values[name])
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from examples.
@@ -120,8 +102,6 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         continues = self.warm_start and hasattr(self, "model_")
         known = self if continues else self._started(X, y, None)
         searches = getattr(self, "kl_weight", None) == "auto" and known._teach is None
-        if not searches and getattr(self, "n_jobs", None) not in (None, 1):
-            warnings.warn("n_jobs has no effect without a search: that of kl_weight='auto', without teach", UserWarning)
         data = known._data(X, y, sample_weight)
         if data.weights is not None:  # learning rates mean the same with weights and without
             if not data.weights.sum() > 0:
@@ -133,11 +113,10 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             known.model_ = known._make(seed=seed)  # refuses a transform that does not suit the data
             parts = [(torch.arange(len(data.y)), None)]
             start_heads([known.model_], data.x, data.y, parts, taught=known._teach is not None)
-            if isinstance(getattr(self, "kl_weight", None), str) and known._kl_weight is not None and not known._teach:
+            if searches and known._kl_weight is not None:
                 known._tuned = known._search(data, seed)
-                known._kl_weight, alpha = known._tuned.best.kl_weight, known._tuned.best.alpha
-                set_alpha(known.model_, alpha)
-                known._make = partial(known._make, alpha=alpha)
+                known._kl_weight = known._tuned.best.kl_weight
+                set_alpha(known.model_, known._tuned.best.alpha)
         train = valid = None
         if self.early_stopping:
             train, valid = stratified_indices(data.y, self.validation_fraction, seed=seed)
@@ -147,12 +126,12 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         recipe = known._recipe(len(data.y) if train is None else len(train))
         with known._population([known.model_], data, [member], recipe) as population:
             population.fit(self._print_progress)
-            return self._keep(known, known._train_again(population), seed, [])
+            return self._keep(known, self._train_again(population), seed, [])
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> Self:
-        """Take one pass over these examples, each of them once, from where the estimator stands.
+        """Take one pass over these examples from where the estimator stands; a few may come twice, to fill a batch.
 
         Scaling is learned from the first call; there is no search for w and no early stopping. Weights count as they
         are: a weight of 2 means the same in every call, whatever the others in it. (`fit` divides by their mean.)
@@ -180,14 +159,9 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         per_pass = math.ceil(count / known._recipe(count).batch_size)
         batch = math.ceil(count / per_pass)
         if missing := per_pass * batch - count:
-            # A population takes whole batches: the first examples fill up the last one, with a weight of 0. For a loss
-            # without weights they count again.
-            x, y, weights = torch.cat([data.x, data.x[:missing]]), torch.cat([data.y, data.y[:missing]]), None
-            if TrainingLoss(self.loss).takes_weights:
-                given = torch.ones(count) if data.weights is None else data.weights
-                # The loss is a mean over whole batches: what the fillers do not count goes to the others.
-                weights = torch.cat([given * ((count + missing) / count), given.new_zeros(missing)])
-            data = TrainingData(x, y, weights)
+            # A population takes whole batches: the first examples fill up the last one.
+            parts: Any = (None if part is None else torch.cat([part, part[:missing]]) for part in data)
+            data = TrainingData(*parts)
         # Noise and batches are functions of the step, and a pass starts at a multiple of its length.
         passed = -(-known._steps // per_pass)
         recipe, member = Recipe(passed + 1, batch, **known._task()), known._member(known._seed, known._kl_weight)
@@ -233,15 +207,14 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             samples=getattr(self, "train_samples", 1), test_samples=int(getattr(self, "test_samples", 1)),
             taught=fresh._teach is not None, masked=layout.lengths == "pad",
         )  # fmt: skip
-        fresh.loss_curve_, fresh._optimiser, fresh._steps, fresh._slower = [], None, 0, 1.0
-        fresh._kl_weight, fresh._tuned = None, None
+        fresh.loss_curve_, fresh._optimiser, fresh._steps, fresh._kl_weight, fresh._tuned = [], None, 0, None, None
         return fresh
 
     def _check_parameters(self) -> None:
-        parameters = self.get_params(deep=False)
-        for name, require in (_PARAMETERS | _OPTIONAL).items():
-            if name in parameters and (name in _PARAMETERS or parameters[name] is not None):
-                require(name, parameters[name])
+        parameters, defaults = self.get_params(deep=False), type(self)().get_params(deep=False)
+        for name in _CHECKS.keys() & parameters.keys():
+            if parameters[name] is not None or defaults[name] is not None:  # None: to be chosen
+                _CHECKS[name](name, parameters[name])
         if not self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}")
         _checks.require_choice("networks", self.networks, ("auto", "inception", "resnet"))
@@ -283,7 +256,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         kind = self.layout_.kind if self.networks == "auto" else "published"
         rate = _LEARNING_RATES[kind] if self.learning_rate is None else float(self.learning_rate)
         given = float(getattr(self, "localizer_factor", 1.0))
-        factor = self._slower * (given if self._tuned is None else self._tuned.best.localizer_factor)
+        factor = given if self._tuned is None else self._tuned.best.localizer_factor
         return Member(seed, rate, factor, kl_weight, float(self.weight_decay), train, valid)
 
     def _population(
@@ -325,19 +298,9 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
         say = partial(warnings.warn, category=ConvergenceWarning)
         restarted = train_again(population, getattr(self, "restarts", 0), fit, say)
-        broken = {failure.model for failure in population.progress.failures}  # which `_keep` tells of
-        for number, text in restarted.failed.items():
-            if number not in broken:
-                warnings.warn(f"Training failed. {text}", ConvergenceWarning)
-        if not restarted.mended:
-            return population
-        mended, _ = restarted.mended[0]
-        layer = cast(TransformerModel, mended.start(0)).layer
-        before, after = (cast(float, each.members[0].localizer_factor) for each in (population, mended))
-        self._slower *= after / before
-        settings = {**self._make.keywords, "var_init": getattr(layer.posterior, "var_init", VAR_INIT)}
-        self._make = partial(self._make.func, *self._make.args[:4], layer.transform, **settings)
-        return mended
+        if restarted.failed and not population.progress.failures:  # which `_keep` tells of
+            warnings.warn(f"Training failed. {restarted.failed[0]}", ConvergenceWarning)
+        return restarted.mended[0][0] if restarted.mended else population
 
     def _keep(self, known: Self, population: Population, seed: int, loss_curve: list[float]) -> Self:
         """Take over what is known of the data and what was learned."""
@@ -379,27 +342,11 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """A batch (B, C, *size) through the network."""
         return cast(Tensor, self.model_(x))
 
-    def _read(self, X: ArrayLike, *, reset: bool = False) -> NDArray[Any]:
-        """Inputs (N, *shape), read by what `fit` has seen."""
-        array, self.layout_ = read_inputs(self, X, layout=None if reset else self.layout_, reset=reset)
-        if array.size == 0:
-            raise ValueError(f"X must hold inputs of at least one value each, got shape {array.shape}")
-        return array
-
     def _check_examples(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         array = self._read(X, reset=reset)
         _, labels = check_X_y(array, y, allow_nd=True, ensure_all_finite="allow-nan", estimator=self)
         check_classification_targets(labels)
         return array, labels
-
-    def _scaled(self, array: NDArray[Any]) -> Tensor:
-        """Inputs (N, *shape) as the network takes them, (N, C, *size); padded series with their mask, (N, C + 1, L)."""
-        x = self.layout_.channels_first(array)
-        if self.layout_.lengths != "pad":
-            return self.scaling_.apply(x)
-        real = ~np.isnan(x).any(1, keepdims=True)
-        mask = torch.from_numpy(real.astype(np.float32))
-        return torch.cat([self.scaling_.apply(np.where(real, x, 0.0)) * mask, mask], 1)
 
     def _data(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> TrainingData:
         """Examples of the classes and shape that are known, as the network takes them."""
@@ -418,58 +365,26 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return TrainingData(self._scaled(array), torch.from_numpy(encoded.astype(np.int64)), weights)
 
     def _batches(self, X: ArrayLike, samples: int = 1) -> Iterator[Tensor]:
-        """Inputs as the network takes them, some at a time, on its device."""
         check_is_fitted(self)
         samples = _checks.require_positive_int("test_samples", samples)  # which may have changed since the fit
-        array = self._read(X)
-        device = make_device(self.device)
-        self.model_.to(device)
-        count = self._at_once(samples)
-        for at in range(0, len(array), count):
-            yield self._scaled(array[at : at + count]).to(device)
-
-    def _at_once(self, samples: int) -> int:
-        """How many inputs are warped by so many samples at once."""
-        values = samples * self.layout_.channels * math.prod(self.layout_.size)
-        return min(_INPUTS_AT_ONCE, max(1, _AT_ONCE // values))
+        self.model_.to(make_device(self.device))
+        yield from super()._batches(X, samples)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The weights of network and optimiser as safetensors, everything else as it is."""
+        """What is learned as bytes that torch reads on any device, and that joblib hashes alike each time."""
         state = dict(super().__getstate__())
+        state.pop("_make", None)
         if "model_" in state:
-            state["_temperature"] = getattr(self.model_, "temperature", 1.0)
-            held = {f"model/{name}": tensor for name, tensor in state.pop("model_").state_dict().items()}
-            held |= {f"optimiser/{name}": tensor for name, tensor in (state.pop("_optimiser") or {}).items()}
-            copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in held.items()}
-            state["_tensors"] = load_safetensors("sklearn").torch.save(copies)
+            buffer = io.BytesIO()
+            torch.save({name: state.pop(name) for name in ("model_", "_optimiser")}, buffer)
+            state["_learned"] = buffer.getvalue()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Build the network again and fill in its weights."""
         state = dict(state)
-        packed, temperature = state.pop("_tensors", None), state.pop("_temperature", 1.0)
+        if learned := state.pop("_learned", None):
+            state |= torch.load(io.BytesIO(learned), "cpu", weights_only=False)  # a part of the pickle that is loaded
         super().__setstate__(state)
-        if packed is not None:
-            parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}}
-            for name, tensor in load_safetensors("sklearn").torch.load(packed).items():
-                part, _, rest = name.partition("/")
-                parts[part][rest] = tensor
-            self.model_ = self._make(seed=0).eval()
-            self.model_.load_state_dict(parts["model"])
-            self.model_.temperature = temperature
-            self._optimiser = parts["optimiser"] or None
-
-    def __sklearn_tags__(self) -> Any:
-        """Arrays of two to four axes; series may have gaps."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
-        tags.input_tags.allow_nan = True
-        return tags
-
-
-def draw_seed(random_state: Any) -> int:
-    """A seed for torch from what scikit-learn takes for one."""
-    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def _teaching(teach: str | RandomTransform | None, layout: Layout) -> RandomTransform | None:
@@ -483,29 +398,8 @@ def _teaching(teach: str | RandomTransform | None, layout: Layout) -> RandomTran
     return made
 
 
-class parameter_too:
-    """A method that shares its name with a constructor's parameter: reading gives the method, writing the parameter.
-
-    scikit-learn wants every parameter as an attribute of its own name, and calls the method that changes inputs
-    `transform`, which is also what a family of transformations is called here.
-    """
-
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self._method = method
-        update_wrapper(self, method)  # type: ignore[arg-type]  # it takes any object, its types a function
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self._method if instance is None else MethodType(self._method, instance)
-
-    def __set__(self, instance: Any, value: Any) -> None:
-        vars(instance)[self._name] = value
-
-
-class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[misc, call-arg]  # it has no types
-    """Adds `transform`; images have no columns, so that its output is always a plain array."""
+class WarpingClassifier(Warping, ArrayClassifier, auto_wrap_output_keys=None):  # type: ignore[call-arg]
+    """Adds `transform` and `calibrate`; images have no columns, so that its output is always a plain array."""
 
     @parameter_too
     @torch.no_grad()
@@ -542,29 +436,9 @@ class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[mis
         self.model_.temperature = find_temperature(torch.from_numpy(self.predict_log_proba(X)), labels)
         return self
 
-    def _restored(self, warped: Tensor) -> NDArray[np.float32]:
-        """(..., C, *size) as the network has it -> (..., *shape) as the user has it."""
-        return self.layout_.as_given(self._in_units(warped))
-
-    def _in_units(self, warped: Tensor) -> NDArray[np.float32]:
-        """(..., C, *size) in the data's units, with NaN behind padded series."""
-        if self.layout_.lengths == "pad":
-            warped = without_mask(warped)
-        return self.scaling_.restore(warped, len(self.layout_.size))
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Names and values of the constructor's parameters, of nested estimators too if `deep`."""
-        return {**super().get_params(deep=deep), "transform": vars(self)["transform"]}
-
-    def __sklearn_tags__(self) -> Any:
-        """What goes in comes out, in float32."""
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float32"]
-        return tags
-
 
 @final
-class PSTNClassifier(Warping, ArrayClassifier):
+class PSTNClassifier(WarpingClassifier):
     """A probabilistic spatial transformer network as a scikit-learn classifier.
 
     Inputs are standardised per channel with the training data's mean and deviation; `transform` and `sample` give back
@@ -614,7 +488,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         restarts: how often a network that ends at chance is trained again, with more care: see `pstn.fit`.
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
         n_jobs: processes that share the search, as joblib counts them. Without one, a fit runs in this process, with
-            the threads of torch, and more than one is warned of.
+            the threads of torch.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
 
     Attributes:
@@ -713,7 +587,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
 
 
 @final
-class STNClassifier(Warping, ArrayClassifier):
+class STNClassifier(WarpingClassifier):
     """A classic spatial transformer network as a scikit-learn classifier: one look per input, no distribution.
 
     Everything is as in `PSTNClassifier`, less what has to do with sampling.

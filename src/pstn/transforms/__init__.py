@@ -8,19 +8,6 @@ from pstn.transforms.cpab import CPAB, SmoothPrior
 from pstn.transforms.registry import make_transform
 
 __all__ = [
-    "CPAB",
-    "Affine",
-    "Compose",
-    "Crop",
-    "MatrixTransform",
-    "Rotation",
-    "Similarity",
-    "SmoothPrior",
-    "Transform",
-    "Translation",
-    "base_grid",
-    "from_pixels",
-    "make_transform",
-    "read_scale",
-    "to_pixels",
-]
+    "CPAB", "Affine", "Compose", "Crop", "MatrixTransform", "Rotation", "Similarity", "SmoothPrior", "Transform",
+    "Translation", "base_grid", "from_pixels", "make_transform", "read_scale", "to_pixels",
+]  # fmt: skip

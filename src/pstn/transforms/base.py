@@ -105,12 +105,9 @@ class Transform(nn.Module, ABC):
         return mapped if self.ndim == 1 else mapped.unflatten(-2, size)
 
     def apply(
-        self,
-        theta: Tensor | Callable[[nn.Module], Any],
-        points: Tensor | None = None,
-        *,
+        self, theta: Tensor | Callable[[nn.Module], Any], points: Tensor | None = None, *,
         aspect: Sequence[float] | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Map output coordinates to input coordinates: the same map as `grid`, on given points.
 
         Args:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pstn.transforms.cpab import plane
-from pstn.transforms.cpab.plane import HUGE, Carried, StepResult, Tables, edge_tolerance, series
+from pstn.transforms.cpab.plane import Carried, StepResult, Tables, edge_tolerance, series
 
 Pair = tuple[Tensor, Tensor]
 
@@ -82,11 +82,13 @@ def take_step(
     time, crossed = _find_exit(motion, edges, torch.minimum(remaining, longest), region)
     end, low, high = motion.after(time)
     grads = None
+    # Here the rows of a matrix or of an adjoint are computed together, as in plain torch.
+    first, second, constant = (torch.stack(pair) for pair in (*motion.columns, motion.constant))
+    field = plane.Field(first, second, constant, trace, det, longest)
     if kind == "jacobian":
-        carried = _update_jacobian(motion, carried, time, low, high)
+        carried = plane.update_jacobian(field, carried, time, low, high)
     elif kind == "adjoint":
-        grads = _node_grads(motion, edges, carried, time)
-        carried = torch.stack(_adjoint_after(motion, (carried[0], carried[1]), time, low, high)).clamp(-HUGE, HUGE)
+        grads, carried = plane.update_adjoint(torch.stack(functions), field, position, carried, time, low, high)
     return crossed, remaining - time, torch.stack(end), carried, grads
 
 
@@ -147,64 +149,4 @@ def _crossing_time(motion: _Motion, edge: _Edge, limit: Tensor, end: Pair, arriv
     span = torch.where(turning, limit * plane.cubic_minimum(last - begin, limit * fall, limit * rise), limit)
     deepest = edge.value(motion.after(span)[0])
     last, out = torch.where(turning, deepest, last), torch.where(turning, deepest < tolerance, out)
-    # The parabola through value and slope at the start, and the last value.
-    start = begin.clamp(min=0)
-    bend = (last - start - fall * span) / (span * span)
-    root = (fall * fall - 4 * bend * start).clamp(min=0).sqrt()
-    time = torch.where(fall > 0, (fall + root) / (-2 * bend), 2 * start / (root - fall))
-    time = torch.minimum(torch.where(time.isnan(), 0.0, time).clamp(min=0), span)
-    return torch.where(out, time, math.inf)
-
-
-def _update_jacobian(motion: _Motion, matrix: Tensor, time: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    unit = 1 - motion.det * low
-    slope = time + motion.trace * low - motion.det * high
-    columns = []
-    for k in range(2):
-        column = (matrix[0, k], matrix[1, k])
-        turned = motion.times(column)
-        columns.append(torch.stack([unit * c + slope * t for c, t in zip(column, turned, strict=True)]))
-    return torch.stack(columns, dim=1).clamp(-HUGE, HUGE)
-
-
-def _coefficients(motion: _Motion, time: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Pair]:
-    """As `plane._coefficients`: of v in the position, and of the adjoint and its image in the adjoint."""
-    drift = time - motion.det * high
-    decay = torch.exp(motion.trace * -time)
-    return drift, ((1 - motion.det * low) * decay, (drift + motion.trace * low) * decay)
-
-
-def _image(motion: _Motion, adjoint: Pair) -> Pair:
-    """The adjugate of A, transposed, applied to the adjoint."""
-    (a, c), (b, d) = motion.columns
-    x, y = adjoint
-    return d * x - c * y, a * y - b * x
-
-
-def _adjoint_after(motion: _Motion, adjoint: Pair, time: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
-    _, (unit, turn) = _coefficients(motion, time, low, high)
-    return [unit * own + turn * other for own, other in zip(adjoint, _image(motion, adjoint), strict=True)]
-
-
-def _node_grads(motion: _Motion, edges: list[_Edge], carried: Tensor, time: Tensor) -> Tensor:
-    """The gradient of the step with respect to its three nodes, (2, 3, m); see `plane._update_adjoint`."""
-    adjoint = (carried[0], carried[1])
-    integrals = [[torch.zeros_like(time), torch.zeros_like(time)] for _ in range(3)]
-    for node, weight in plane.QUADRATURE:
-        part = time * node
-        low, high = series(part, motion.trace, motion.det)
-        drift, coefficients = _coefficients(motion, part, low, high)
-        for integral, factor in zip(integrals, (torch.ones_like(low), drift, low), strict=True):
-            for k, coefficient in enumerate(coefficients):
-                integral[k] = integral[k] + weight * coefficient * factor
-    rows = []
-    for own, other in zip(adjoint, _image(motion, adjoint), strict=True):
-        mixed = [(unit * own + turn * other) * time for unit, turn in integrals]
-        by_edge = [
-            mixed[0] * edge.value(motion.position)
-            + mixed[1] * edge.slope(motion.velocity)
-            + mixed[2] * edge.slope(motion.acceleration)
-            for edge in edges
-        ]
-        rows.append(torch.stack(by_edge))
-    return torch.stack(rows)
+    return plane.quadratic_root(begin.clamp(min=0), fall, last, span, out)

@@ -171,7 +171,7 @@ StepResult = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
 class Tables(NamedTuple):
     """What a step looks up."""
 
-    fields: Tensor  # (9, S * R) the columns of `_Field`, for every theta and region
+    fields: Tensor  # (9, S * R) the columns of `Field`, for every theta and region
     functions: Tensor  # (9, R) the edge functions: three slopes along x, three along y, three constants
     across: Tensor  # (3, R) the region beyond each edge, or -1
 
@@ -180,18 +180,9 @@ Step = Callable[..., StepResult]
 
 
 def _integrate(
-    velocities: Tensor,
-    points: Tensor,
-    nx: int,
-    ny: int,
-    closed: bool,
-    kind: Carried,
-    carried: Tensor,
-    step: Step,
-    *,
-    ends: tuple[Tensor, ...] = (),
-    collect: Callable[[Tensor, Tensor, Tensor], None] | None = None,
-) -> None:
+    velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, kind: Carried, carried: Tensor, step: Step, *,
+    ends: tuple[Tensor, ...] = (), collect: Callable[[Tensor, Tensor, Tensor], None] | None = None,
+) -> None:  # fmt: skip
     """Integrate every particle from its point, step by step.
 
     Args:
@@ -235,7 +226,7 @@ def _integrate(
 
 
 def _fields(velocities: Tensor, geometry: Regions) -> Tensor:
-    """The columns of `_Field` for every theta and region, (9, S * R)."""
+    """The columns of `Field` for every theta and region, (9, S * R)."""
     padded = torch.nn.functional.pad(velocities, (0, 0, 0, 1))
     corners = padded[:, geometry.nodes]  # (S, R, 3, 2)
     # Products and sums, not a matmul: TF32 and autocast would round velocities to a few bits.
@@ -245,7 +236,7 @@ def _fields(velocities: Tensor, geometry: Regions) -> Tensor:
     return torch.stack([column.reshape(-1) for column in columns])
 
 
-class _Field(NamedTuple):
+class Field(NamedTuple):
     """Affine velocities, one per particle: v = first x + second y + constant, so that A = [first | second]."""
 
     first: Tensor  # (2, m)
@@ -273,9 +264,9 @@ class _Field(NamedTuple):
         drift = torch.addcmul(time, self.det, high, value=-1)
         return torch.addcmul(torch.addcmul(position, drift, velocity), low, self.times(velocity))
 
-    def select(self, index: Tensor) -> _Field:
+    def select(self, index: Tensor) -> Field:
         """The velocities of some particles."""
-        return _Field(*(column.index_select(-1, index) for column in self))
+        return Field(*(column.index_select(-1, index) for column in self))
 
 
 def derive(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -338,20 +329,20 @@ def take_step(
         carried: (2, 2, m), the Jacobian; (2, m), the adjoint; or unused.
     """
     columns = tables.fields.index_select(1, torch.add(region, row, alpha=tables.functions.shape[1]))
-    field = _Field(columns[:2], columns[2:4], columns[4:6], *columns[6:].unbind(0))
+    field = Field(columns[:2], columns[2:4], columns[4:6], *columns[6:].unbind(0))
     functions, beyond = tables.functions.index_select(1, region), tables.across.index_select(1, region)
     limit = torch.minimum(remaining, field.longest)
     time, after, end, sums = _advance(functions, beyond, field, position, limit, region)
     grads = None
     if kind == "jacobian":
-        carried = _update_jacobian(field, carried, time, *sums)
+        carried = update_jacobian(field, carried, time, *sums)
     elif kind == "adjoint":
-        grads, carried = _update_adjoint(functions, field, position, carried, time, *sums)
+        grads, carried = update_adjoint(functions, field, position, carried, time, *sums)
     return after, remaining - time, end, carried, grads
 
 
 def _advance(
-    functions: Tensor, beyond: Tensor, field: _Field, position: Tensor, limit: Tensor, region: Tensor
+    functions: Tensor, beyond: Tensor, field: Field, position: Tensor, limit: Tensor, region: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]:
     """Advance to the first edge, or by `limit`: the time, the region and position then, and the series."""
     low, high = series(limit, field.trace, field.det)
@@ -392,7 +383,7 @@ class _Edges(NamedTuple):
 Stop = tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]
 
 
-def _find_exit(edges: _Edges, field: _Field, position: Tensor, limit: Tensor) -> tuple[Stop, Tensor]:
+def _find_exit(edges: _Edges, field: Field, position: Tensor, limit: Tensor) -> tuple[Stop, Tensor]:
     """Where particles stop, and whether they leave; the time is `limit` for those that do not."""
     functions, out, turning, fall, rise, values = edges
     span = limit.expand(3, -1)
@@ -404,7 +395,7 @@ def _find_exit(edges: _Edges, field: _Field, position: Tensor, limit: Tensor) ->
         deepest = _at_edge(functions, edge, who, own.after(start, lowest)[0])
         span, values = span.contiguous().index_put((edge, who), lowest), values.index_put((edge, who), deepest)
         out = out.index_put((edge, who), deepest < edge_tolerance(position.dtype))
-    guess, edge = _quadratic_root(_value(functions, position).clamp_(min=0), fall, values, span, out).min(0)
+    guess, edge = quadratic_root(_value(functions, position).clamp_(min=0), fall, values, span, out).min(0)
     leaves = out.any(0)
     time = _refine(functions, edge, field, position, torch.minimum(guess, limit))
     time = torch.where(leaves, torch.minimum(time, limit), limit)
@@ -412,7 +403,7 @@ def _find_exit(edges: _Edges, field: _Field, position: Tensor, limit: Tensor) ->
     return _stop_earlier(functions, out, field, position, stop), leaves
 
 
-def _stop_earlier(functions: Tensor, out: Tensor, field: _Field, position: Tensor, stop: Stop) -> Stop:
+def _stop_earlier(functions: Tensor, out: Tensor, field: Field, position: Tensor, stop: Stop) -> Stop:
     """Stop particles at an edge that they have passed: near a corner the parabolas may indicate the wrong edge."""
     time, edge, there, sums = stop
     deepest, passed = _value(functions, there).masked_fill_(~out, 0).min(0)
@@ -434,7 +425,7 @@ def _at_edge(functions: Tensor, edge: Tensor, who: Tensor, position: Tensor) -> 
     return torch.addcmul(torch.addcmul(constant, along_x, position[0]), along_y, position[1])
 
 
-def _quadratic_root(start: Tensor, fall: Tensor, end: Tensor, span: Tensor, out: Tensor) -> Tensor:
+def quadratic_root(start: Tensor, fall: Tensor, end: Tensor, span: Tensor, out: Tensor) -> Tensor:
     """When the parabola with a value and slope at 0 and a negative value at `span` reaches 0; infinite if not `out`."""
     bend = (end - start - fall * span) / (span * span)
     root = (fall * fall - 4 * bend * start).clamp_(min=0).sqrt_()
@@ -442,7 +433,7 @@ def _quadratic_root(start: Tensor, fall: Tensor, end: Tensor, span: Tensor, out:
     return torch.minimum(time.nan_to_num_(nan=0.0).clamp_(min=0), span).masked_fill_(~out, math.inf)
 
 
-def _refine(functions: Tensor, edge: Tensor, field: _Field, position: Tensor, guess: Tensor) -> Tensor:
+def _refine(functions: Tensor, edge: Tensor, field: Field, position: Tensor, guess: Tensor) -> Tensor:
     """One step of Halley's method towards the time at which an edge function, one each, is 0."""
     shape = functions.view(3, 3, -1).gather(1, edge.expand(3, 1, -1))[:, 0]
     position, _ = field.after(position, guess)
@@ -455,7 +446,7 @@ def _refine(functions: Tensor, edge: Tensor, field: _Field, position: Tensor, gu
     return (guess - move.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)).clamp(min=0)
 
 
-def _update_jacobian(field: _Field, matrix: Tensor, time: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def update_jacobian(field: Field, matrix: Tensor, time: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """The Jacobian (2, 2, m) after a step: exp(t A) times the one before."""
     unit = torch.addcmul(torch.ones_like(low), field.det, low, value=-1)
     slope = torch.addcmul(torch.addcmul(time, field.trace, low), field.det, high, value=-1)
@@ -463,8 +454,8 @@ def _update_jacobian(field: _Field, matrix: Tensor, time: Tensor, low: Tensor, h
     return torch.addcmul(unit * matrix, slope, product).clamp_(-HUGE, HUGE)
 
 
-def _update_adjoint(
-    functions: Tensor, field: _Field, position: Tensor, adjoint: Tensor, time: Tensor, low: Tensor, high: Tensor
+def update_adjoint(
+    functions: Tensor, field: Field, position: Tensor, adjoint: Tensor, time: Tensor, low: Tensor, high: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradient of a step with respect to its three nodes, (2, 3, m), and the adjoint (2, m) after it.
 
@@ -491,7 +482,7 @@ def _update_adjoint(
     return grads, torch.addcmul(unit * adjoint, turn, image).clamp_(-HUGE, HUGE)
 
 
-def _coefficients(field: _Field, time: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+def _coefficients(field: Field, time: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """The coefficient of v in the position after a time, and (2, m), of the adjoint and its image in the adjoint."""
     drift = torch.addcmul(time, field.det, high, value=-1)
     decay = torch.exp(field.trace * -time)

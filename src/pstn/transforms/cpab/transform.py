@@ -63,13 +63,9 @@ class CPAB(Transform):
     _nodal: Tensor
 
     def __init__(
-        self,
-        tess: int | Sequence[int] = 10,
-        *,
-        zero_boundary: bool = True,
-        volume_preserving: bool = False,
+        self, tess: int | Sequence[int] = 10, *, zero_boundary: bool = True, volume_preserving: bool = False,
         backend: Backend = "auto",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.tess = _require_tess(tess)
         self.zero_boundary = require_bool("zero_boundary", zero_boundary)
