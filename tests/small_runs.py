@@ -25,7 +25,7 @@ def fails(*arguments: object, says: str):
     """The same of one that ends with exit code 2, and says something."""
     done = run_command(*arguments)
     assert done.exit_code == 2, done.output
-    assert says in done.output.replace("\n", " ")
+    assert says in done.output.replace("\n", " "), done.output
     return done
 
 

@@ -143,8 +143,7 @@ def test_resuming_follows_the_checkpoint_not_a_settings_file_of_another_run(data
 def test_a_resumed_run_refuses_other_settings(data, tmp_path):
     out = tmp_path / "run"
     succeeds("train", data, "--out", out, "--epochs", 1, "--no-compile")
-    found = fails("train", data, "--out", out, "--seed", 9, "--resume", says="seed of the run")
-    assert "is 0, got 9" in found.output
+    fails("train", data, "--out", out, "--seed", 9, "--resume", says="seed is 0, got 9")
     succeeds("train", data, "--out", out, "--epochs", 1, "--resume")
 
 
