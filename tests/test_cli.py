@@ -362,3 +362,19 @@ def test_exit_codes_and_messages_of_the_real_command(model, digit, tmp_path):
     assert done.returncode == 2
     assert json.loads(done.stdout)["input"] == str(digit)
     assert [line.partition(" ")[0] for line in done.stderr.splitlines()] == ["error:"] * 2  # no warning, no traceback
+
+
+def test_a_port_in_use_is_told_before_the_model_is_loaded(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("serve", tmp_path / "no-model", "--port", port)
+    assert done.exit_code == 2
+    assert "--port" in done.output
+    assert str(port) in done.output
+
+
+def test_an_output_below_a_file_is_refused_by_its_path(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="folder cannot be made") as caught, write_atomically(tmp_path / "file" / "x.csv"):
+        pass
+    assert caught.value.filename == str(tmp_path / "file" / "x.csv")

@@ -29,7 +29,9 @@ except ModuleNotFoundError as error:
 from pstn._checks import require_choice, require_positive_int, require_seed
 from pstn.files import to_json, write_atomically
 from pstn.limits import SERVE_RATE
-from pstn.processes import UnsafePathError, import_object, is_object_name, keep_freed_memory, safe_import_path
+from pstn.processes import (
+    UnsafePathError, import_object, is_object_name, keep_freed_memory, require_free_port, safe_import_path,
+)  # fmt: skip
 from pstn.text import printable
 from pstn.training.runs.settings import SettingsError, TrainSettings, help_texts, read_settings
 
@@ -765,6 +767,7 @@ def serve_model(
     import os
     from tempfile import TemporaryDirectory
 
+    require_free_port(host, port)  # before the model is exported, which takes longer
     options = [f"--host={host}", f"--port={port}", f"--workers={workers}", f"--rate={rate}"]
     options += [*(f"--name={each}" for each in name or ()), *(f"--proxy={each}" for each in proxy or ())]
 
@@ -789,6 +792,7 @@ def serve_model(
     wanted = loaded.test_samples if samples is None and isinstance(loaded, PSTN) else samples
     _note_without_rule(loaded, fitting_rule(loaded, wanted))
     options.append("--temporary")
+    echo("Exporting the model to ONNX, some seconds", err=True)
     with TemporaryDirectory(prefix="pstn-serve-") as folder:  # it stays when the process becomes the server
         start(export_onnx(loaded, Path(folder) / "model.onnx", samples=wanted))
 

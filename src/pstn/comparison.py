@@ -226,13 +226,11 @@ def judge(models: Sequence[Scored], y: Tensor, chance: float) -> Judgement:
     verdict: Verdict = "as good" if as_good(chosen, other) else "undecided"
     if any(beats(chosen, other, of) for of in RELEVANT):
         verdict = "real"
-    elif chosen == best[0]:
-        use += ", the simplest that no other beats"
     elif chosen == lowest:
         use += ", with the lowest NLL of those that none beats"
     else:
         use += ", the simplest that is as good as the one with the lowest NLL"
-    beside = "" if len(others) == 1 else ", the best of the others"
+    beside = "" if len(others) == 1 else ", the most accurate of the others"
     gaps = "; ".join(_describe_gap(gap(chosen, other, of), of) for of in RELEVANT)
     end = "; more test examples are needed to decide" if verdict == "undecided" else ""
     return Judgement(chosen, f"{use}. Beside the {LABELS[other]}{beside}, {gaps}{end}.", verdict)

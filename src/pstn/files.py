@@ -362,7 +362,13 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
         ('whole', ['note.txt'])
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (
+            "a part of it is a file" if isinstance(error, (FileExistsError, NotADirectoryError)) else error.strerror
+        )
+        raise OSError(error.errno, f"its folder cannot be made ({reason}): choose another path", str(target)) from error
     draft = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.draft")
     try:
         draft.touch(exist_ok=False)  # a link of this name would not be followed

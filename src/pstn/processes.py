@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -147,3 +148,20 @@ def keep_freed_memory() -> None:
         set_option = ctypes.CDLL(None).mallopt
         set_option(_M_MMAP_MAX, 0)
         set_option(_M_TRIM_THRESHOLD, -1)
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Refuse an address that a server could not listen on.
+
+    Args:
+        host: a name or an address of this machine.
+        port: from 1.
+
+    Raises:
+        ValueError: the port is in use, or the address is not one of this machine's.
+    """
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ValueError(f"cannot listen on --host {host} --port {port}: {reason}; try another") from None

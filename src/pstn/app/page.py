@@ -12,7 +12,6 @@ import io
 import ipaddress
 import os
 import re
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -39,6 +38,7 @@ from pstn.demo import LABELS
 from pstn.files import parse_json
 from pstn.nn import Shareable
 from pstn.predict import require_about
+from pstn.processes import require_free_port
 from pstn.training.progress import sigterm_as_ctrl_c
 from pstn.transforms import to_pixels
 from pstn.transforms.coordinates import base_grid
@@ -403,10 +403,7 @@ def open_page(
     Raises:
         ValueError: the port is in use, or the address is not one of this machine's.
     """
-    try:
-        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
-    except OSError as error:
-        raise ValueError(f"cannot listen on --host {host} --port {port}: {error.strerror}; try another") from None
+    require_free_port(host, port)
     with tempfile.TemporaryDirectory(prefix="pstn-app-") as uploads:
         # gradio reads these when it is imported and when a file arrives.
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=uploads)

@@ -182,6 +182,12 @@ def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(data, tmp_path, monkeypatc
     assert same(final_weights(tmp_path / "whole"), final_weights(tmp_path / "cut"))
 
 
+def test_a_finished_run_that_is_resumed_says_that_nothing_is_left(data, tmp_path):
+    out = tmp_path / "run"
+    assert "done" not in succeeds("train", data, "--out", out, "--epochs", 1, "--no-compile").output
+    assert "all of them are done" in succeeds("train", data, "--out", out, "--resume").output
+
+
 def test_refusals_come_before_training(data, tmp_path):
     (tmp_path / "file").write_text("")
     fails("train", data, "--out", tmp_path / "file" / "run", "--epochs", 1, says="cannot write to the folder")

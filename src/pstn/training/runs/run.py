@@ -725,6 +725,8 @@ def _plan(settings: TrainSettings, population: Population, source: Source) -> st
     parts += [f"{valid:,} to validate on"] if recipe.validates and valid else []
     parts += ["none to test on" if source.test is None else f"{len(source.test[1]):,} to test on"]
     begun = f", from epoch {population.progress.epoch}" if population.progress.step else ""
+    if recipe.epochs is not None and population.progress.epoch >= recipe.epochs:
+        begun = ": all of them are done, and --epochs N trains for more"
     models = f"{settings.models} {settings.model}"
     if source.kind == "photos":  # which networks read them
         learns = {"last": ", last layers", "none": ", frozen"}.get(settings.backbone_learns, "")
