@@ -30,7 +30,12 @@ from pstn._checks import require_choice, require_positive_int, require_seed
 from pstn.files import to_json, write_atomically
 from pstn.limits import SERVE_RATE
 from pstn.processes import (
-    UnsafePathError, import_object, is_object_name, keep_freed_memory, require_free_port, safe_import_path,
+    UnsafePathError,
+    import_object,
+    is_object_name,
+    keep_freed_memory,
+    require_free_port,
+    safe_import_path,
 )  # fmt: skip
 from pstn.text import printable
 from pstn.training.runs.settings import SettingsError, TrainSettings, help_texts, read_settings
